@@ -54,8 +54,8 @@ fn judge(settings: &DaemonSettings) -> (Vec<String>, Vec<String>) {
     let (refused, mut remarks) = api::problems(settings);
     let of_exports = exports::problems(settings);
     remarks.extend(of_exports.1);
-    let of_fleet = fleet::Client::new(&settings.fleet);
-    remarks.extend(of_fleet.iter().flatten().filter_map(fleet::Client::remark));
+    let of_fleet = fleet::PrometheusClient::new(&settings.fleet);
+    remarks.extend(of_fleet.iter().flatten().filter_map(fleet::PrometheusClient::remark));
     let mut wrong = Vec::new();
     for error in refused.into_iter().chain(of_exports.0).chain(of_fleet.err()) {
         let text = format!("{error:#}");

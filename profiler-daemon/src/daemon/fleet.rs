@@ -2,7 +2,7 @@
 
 use super::Daemon;
 use super::shared::owner;
-use crate::fleet::Seen;
+use crate::fleet::FleetTarget;
 
 impl Daemon {
     /// Tells each sampler the number of replicas, as far as it is known.
@@ -10,13 +10,13 @@ impl Daemon {
         if !self.fleet.is_in_use() {
             return;
         }
-        let seen = self.targets.iter().map(|(id, watched)| Seen {
+        let seen = self.targets.iter().map(|(id, watched)| FleetTarget {
             name: &watched.identity.name,
             labels: &watched.identity.labels,
             cpu_ns: watched.totals().cpu_ns,
             replicas: self.discovery.target(*id).and_then(|found| found.settings.replicas),
         });
-        let seen: Vec<Seen<'_>> = seen.collect();
+        let seen: Vec<FleetTarget<'_>> = seen.collect();
         self.fleet.observe(now_ns, &seen);
         for (id, watched) in &mut self.targets {
             let replicas = self.fleet.replicas(&watched.identity.name);

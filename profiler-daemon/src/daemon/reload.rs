@@ -26,7 +26,7 @@ pub(super) struct Prepared {
     settings: DaemonSettings,
     interface: api::Prepared,
     exports: exports::Prepared,
-    fleet: Option<fleet::Client>,
+    fleet: Option<fleet::PrometheusClient>,
     /// Of the folder that they name, if it is another one.
     writer: Option<WindowWriter>,
 }
@@ -42,7 +42,7 @@ fn prepare(file: Option<&Path>, folder: &Path, symbols: &Symbols) -> Result<Prep
     let settings = read(file)?;
     let interface = api::prepare(&settings)?;
     let exports = exports::prepare(&settings)?;
-    let fleet = fleet::Client::new(&settings.fleet)?;
+    let fleet = fleet::PrometheusClient::new(&settings.fleet)?;
     let writer =
         if settings.store.folder == *folder { None } else { Some(start_writer(&settings, symbols)?) };
     Ok(Prepared { settings, interface, exports, fleet, writer })

@@ -23,7 +23,7 @@ const LONGEST_ANSWER: u64 = 8 << 20;
 const SHOWN: usize = 200;
 
 /// A Prometheus, and how it is reached.
-pub(crate) struct Client {
+pub(crate) struct PrometheusClient {
     settings: FleetSettings,
     url: String,
     host: String,
@@ -33,13 +33,13 @@ pub(crate) struct Client {
     agent: Agent,
 }
 
-impl fmt::Debug for Client {
+impl fmt::Debug for PrometheusClient {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Client").field("host", &self.host).finish_non_exhaustive()
+        f.debug_struct("PrometheusClient").field("host", &self.host).finish_non_exhaustive()
     }
 }
 
-impl Client {
+impl PrometheusClient {
     /// The Prometheus of the settings, if there is one; its files are read now.
     ///
     /// # Errors
@@ -221,8 +221,8 @@ mod tests {
 
     use super::*;
 
-    fn client(settings: &FleetSettings) -> Client {
-        Client::new(settings).unwrap().expect("an address")
+    fn client(settings: &FleetSettings) -> PrometheusClient {
+        PrometheusClient::new(settings).unwrap().expect("an address")
     }
 
     fn settings(address: &str) -> FleetSettings {
@@ -337,12 +337,12 @@ mod tests {
             error.contains("status 403; check") && !format!("{error}{client:?}").contains("s3cret"),
             "{error}"
         );
-        let refused = Client::new(&with_token("http://p:9090")).unwrap_err().to_string();
+        let refused = PrometheusClient::new(&with_token("http://p:9090")).unwrap_err().to_string();
         assert!(refused.starts_with("fleet: ") && refused.contains("without encryption"), "{refused}");
-        Client::new(&with_token("https://p:9090")).unwrap();
+        PrometheusClient::new(&with_token("https://p:9090")).unwrap();
         let missing = FleetSettings { ca_file: Some("/nowhere/ca.pem".into()), ..settings("https://p") };
-        let refused = Client::new(&missing).unwrap_err().to_string();
+        let refused = PrometheusClient::new(&missing).unwrap_err().to_string();
         assert!(refused.contains("/nowhere/ca.pem cannot be read"), "{refused}");
-        assert!(Client::new(&FleetSettings::default()).unwrap().is_none());
+        assert!(PrometheusClient::new(&FleetSettings::default()).unwrap().is_none());
     }
 }

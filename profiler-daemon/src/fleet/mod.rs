@@ -6,8 +6,8 @@
 //! settings give that number. Without a plausible answer, a target is a fleet of one.
 
 mod answer;
-mod asker;
 mod client;
+mod poller;
 mod usage;
 
 use std::collections::BTreeMap;
@@ -18,7 +18,7 @@ use profiler_core::rate::Replicas;
 use serde::Serialize;
 
 use self::answer::Services;
-pub(crate) use self::client::Client;
+pub(crate) use self::client::PrometheusClient;
 use self::usage::Usages;
 use crate::sys::clock;
 
@@ -82,7 +82,7 @@ pub(crate) struct FleetStatus {
 /// What the thread should do.
 #[derive(Debug, Default)]
 struct Orders {
-    client: Option<Arc<Client>>,
+    client: Option<Arc<PrometheusClient>>,
     is_over: bool,
 }
 
@@ -121,7 +121,7 @@ impl Shared {
 }
 
 /// A target, as far as the fleet is concerned.
-pub(crate) struct Seen<'t> {
+pub(crate) struct FleetTarget<'t> {
     /// What it is called.
     pub(crate) name: &'t str,
     /// Its labels.
@@ -137,7 +137,7 @@ pub(crate) struct Seen<'t> {
 pub(crate) struct Fleet {
     shared: Arc<Shared>,
     has_thread: bool,
-    client: Option<Arc<Client>>,
+    client: Option<Arc<PrometheusClient>>,
     label: String,
     usages: Usages,
     members: BTreeMap<String, Membership>,
@@ -151,7 +151,12 @@ pub(crate) struct Fleet {
 
 impl Fleet {
     /// Applies these settings. `began_ns` is when the counters of the targets started.
-    pub(crate) fn adopt(&mut self, client: Option<Client>, settings: &DaemonSettings, began_ns: u64) {
+    pub(crate) fn adopt(
+        &mut self,
+        client: Option<PrometheusClient>,
+        settings: &DaemonSettings,
+        began_ns: u64,
+    ) {
         let says = settings.targets.iter().any(|target| target.replicas.is_some());
         self.is_asked_for = says || client.is_some();
         self.label.clone_from(&settings.fleet.label);
@@ -177,8 +182,9 @@ impl Fleet {
 
     fn start(&mut self, began_ns: u64) {
         let shared = Arc::clone(&self.shared);
-        let begun =
-            std::thread::Builder::new().name("fleet".to_owned()).spawn(move || asker::run(&shared, began_ns));
+        let begun = std::thread::Builder::new()
+            .name("fleet".to_owned())
+            .spawn(move || poller::run(&shared, began_ns));
         match begun {
             Ok(_) => self.has_thread = true,
             Err(error) => {
@@ -196,7 +202,7 @@ impl Fleet {
     }
 
     /// Takes in the targets and their CPU time so far; once a second.
-    pub(crate) fn observe(&mut self, now_ns: u64, targets: &[Seen<'_>]) {
+    pub(crate) fn observe(&mut self, now_ns: u64, targets: &[FleetTarget<'_>]) {
         self.usages.observe(now_ns, targets.iter().map(|target| (target.name, target.cpu_ns)));
         if !self.is_asked_for {
             return self.members.clear();
@@ -227,13 +233,13 @@ impl Fleet {
     }
 
     /// The fleet of a target by an answer.
-    fn judge(&self, target: &Seen<'_>, services: &Services, now_ns: u64, range_ns: u64) -> Membership {
+    fn judge(&self, target: &FleetTarget<'_>, services: &Services, now_ns: u64, range_ns: u64) -> Membership {
         let service = match self.label.as_str() {
             TARGET => Some(target.name),
             label => target.labels.get(label).map(String::as_str),
         };
         let Some(service) = service else { return alone(NO_LABEL) };
-        if !self.usages.has_known(target.name, now_ns, asker::FIRST_NS) {
+        if !self.usages.has_known(target.name, now_ns, poller::FIRST_NS) {
             return alone(JUST_BEGUN);
         }
         let fleet_cpus = match services.get(service) {

@@ -21,7 +21,7 @@ impl Host {
             label: label.to_owned(),
             ..FleetSettings::default()
         };
-        let client = Client::new(&fleet).unwrap();
+        let client = PrometheusClient::new(&fleet).unwrap();
         let settings = DaemonSettings { fleet, ..DaemonSettings::default() };
         let fleet = Fleet { has_thread: true, ..Fleet::default() };
         let mut host = Self { fleet, now_s: 0, labels: BTreeMap::new(), replicas: None };
@@ -33,7 +33,7 @@ impl Host {
     fn play(&mut self, seconds: u64) -> &Membership {
         for _ in 0..seconds {
             self.now_s += 1;
-            let web = Seen {
+            let web = FleetTarget {
                 name: "web",
                 labels: &self.labels,
                 cpu_ns: self.now_s * SECOND_NS,
@@ -149,7 +149,7 @@ fn another_prometheus_has_not_said_what_the_first_one_has() {
     host.answer(&[("web", 6.0)]);
     let adopt = |host: &mut Host, address: &str| {
         let fleet = FleetSettings { prometheus: Some(address.to_owned()), ..FleetSettings::default() };
-        let client = Client::new(&fleet).unwrap();
+        let client = PrometheusClient::new(&fleet).unwrap();
         host.fleet.adopt(client, &DaemonSettings { fleet, ..DaemonSettings::default() }, 0);
     };
     adopt(&mut host, "http://127.0.0.1:9");

@@ -20,7 +20,7 @@ const LONGEST_ANSWER: u64 = 64 << 10;
 const LONG_BODY: usize = 64 << 10;
 
 /// How a backend is reached.
-pub(crate) struct Access {
+pub(crate) struct PushAccess {
     /// Headers of every request; their values are secrets.
     pub(crate) headers: Vec<(HeaderName, HeaderValue)>,
     /// Whom to trust instead of the public authorities.
@@ -40,26 +40,26 @@ pub(super) struct Post {
 }
 
 /// A backend and how it is reached. Clones share connections.
-pub(crate) struct Client {
+pub(crate) struct PushClient {
     receiver: Receiver,
     headers: Vec<(HeaderName, HeaderValue)>,
     timeout: Duration,
     agent: Agent,
 }
 
-impl fmt::Debug for Access {
+impl fmt::Debug for PushAccess {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let names: Vec<&HeaderName> = self.headers.iter().map(|(name, _)| name).collect();
-        f.debug_struct("Access")
+        f.debug_struct("PushAccess")
             .field("headers", &names)
             .field("timeout", &self.timeout)
             .finish_non_exhaustive()
     }
 }
 
-impl Client {
+impl PushClient {
     /// Knows the backend; nothing is sent yet.
-    pub(crate) fn new(receiver: &Receiver, access: &Access) -> Self {
+    pub(crate) fn new(receiver: &Receiver, access: &PushAccess) -> Self {
         let mut tls = TlsConfig::builder();
         if let Some(authorities) = &access.authorities {
             tls = tls.root_certs(RootCerts::new_with_certs(authorities));

@@ -21,10 +21,10 @@ use profile_files::names::visible;
 use profiler_core::profile::{SymbolizedProfile, WeightedStack};
 
 use self::answer::size;
-pub(crate) use self::client::{Access, Client};
-pub(crate) use self::naming::{Identity, Naming};
+pub(crate) use self::client::{PushAccess, PushClient};
+pub(crate) use self::naming::{PushIdentity, PushNaming};
 pub(crate) use self::receiver::Receiver;
-pub(crate) use self::source::Source;
+pub(crate) use self::source::PushSource;
 pub(crate) use self::trouble::PushError;
 use crate::cli::PushFormat;
 use crate::failure::{Failure, exit_code};
@@ -32,13 +32,13 @@ use crate::plot::grouped;
 use crate::settings::PushJob;
 use crate::terminal::Terminal;
 
-impl Client {
+impl PushClient {
     /// Sends a profile; how many bytes it took.
     ///
     /// # Errors
     ///
     /// If it was not acknowledged.
-    pub(crate) fn send(&self, source: &Source, identity: &Identity) -> Result<usize, PushError> {
+    pub(crate) fn send(&self, source: &PushSource, identity: &PushIdentity) -> Result<usize, PushError> {
         let post = match self.receiver().format {
             PushFormat::Pyroscope => pyroscope::post(source, identity),
             PushFormat::Otlp => otlp::post(&source.profile, identity)
@@ -55,7 +55,7 @@ impl Client {
 ///
 /// If a line cannot be written.
 pub(crate) fn run(job: &PushJob, terminal: Terminal) -> Result<ExitCode> {
-    let client = Client::new(&job.receiver, &job.access);
+    let client = PushClient::new(&job.receiver, &job.access);
     if job.receiver.is_exposed && !job.access.headers.is_empty() {
         terminal
             .say(&format!("headers go to {} without encryption; give an https address", job.receiver.host));
@@ -82,8 +82,8 @@ pub(crate) fn run(job: &PushJob, terminal: Terminal) -> Result<ExitCode> {
 }
 
 /// Sends a file; the line that says so.
-fn push(client: &Client, path: &Path, naming: &Naming) -> Result<String> {
-    let source = Source::read(path)?;
+fn push(client: &PushClient, path: &Path, naming: &PushNaming) -> Result<String> {
+    let source = PushSource::read(path)?;
     let identity = naming.identity(&source.profile, source.stamp.as_ref());
     let shown = visible(&path.to_string_lossy());
     let bytes = client.send(&source, &identity).map_err(|error| match error {

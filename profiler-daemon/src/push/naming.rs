@@ -15,7 +15,7 @@ const UNKNOWN_COMMAND: &str = "[unknown]";
 
 /// What the person or the settings want.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Naming {
+pub(crate) struct PushNaming {
     /// The service; without it, the target.
     pub(crate) service: Option<String>,
     /// Labels, which come before those of the profile.
@@ -24,16 +24,16 @@ pub(crate) struct Naming {
 
 /// Whose profile it is. Keys are those of OpenTelemetry's semantic conventions, where there is one.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Identity {
+pub(crate) struct PushIdentity {
     /// The service.
     pub(crate) service: String,
     /// All else.
     pub(crate) labels: BTreeMap<String, String>,
 }
 
-impl Naming {
+impl PushNaming {
     /// What a profile is called. A file of the store says in its `stamp` which target it is of, and its labels.
-    pub(crate) fn identity(&self, profile: &SymbolizedProfile, stamp: Option<&Stamp>) -> Identity {
+    pub(crate) fn identity(&self, profile: &SymbolizedProfile, stamp: Option<&Stamp>) -> PushIdentity {
         let mut labels = stamp.map(|stamp| stamp.labels.clone()).unwrap_or_default();
         let target = stamp.map(|stamp| stamp.target.clone()).filter(|target| !target.trim().is_empty());
         let service = self.service.clone().or(target).or_else(|| program(&profile.run.target));
@@ -45,7 +45,7 @@ impl Naming {
                 labels.entry(key.to_owned()).or_insert(value);
             }
         }
-        Identity { service, labels }
+        PushIdentity { service, labels }
     }
 }
 
@@ -83,22 +83,23 @@ mod tests {
     #[test]
     fn the_service_is_the_target_without_arguments_unless_it_is_named() {
         let mut profile = testing::profile();
-        let service = |naming: &Naming, profile: &SymbolizedProfile| naming.identity(profile, None).service;
-        assert_eq!(service(&Naming::default(), &profile), "server");
-        let named = Naming { service: Some("shop".to_owned()), ..Naming::default() };
+        let service =
+            |naming: &PushNaming, profile: &SymbolizedProfile| naming.identity(profile, None).service;
+        assert_eq!(service(&PushNaming::default(), &profile), "server");
+        let named = PushNaming { service: Some("shop".to_owned()), ..PushNaming::default() };
         assert_eq!(service(&named, &profile), "shop");
         profile.run.target.clear();
-        assert_eq!(service(&Naming::default(), &profile), "server", "its process");
+        assert_eq!(service(&PushNaming::default(), &profile), "server", "its process");
         profile.processes.push(ProcessInfo { pid: 1, comm: "init".to_owned() });
-        assert_eq!(service(&Naming::default(), &profile), "unknown_service");
+        assert_eq!(service(&PushNaming::default(), &profile), "unknown_service");
         profile.processes = vec![ProcessInfo { pid: 0, comm: "[unknown]".to_owned() }];
-        assert_eq!(service(&Naming::default(), &profile), "unknown_service");
+        assert_eq!(service(&PushNaming::default(), &profile), "unknown_service");
     }
 
     #[test]
     fn labels_that_are_given_come_before_those_that_are_found() {
         let given = label(&[("host.name", "web-1"), ("team", "search")]);
-        let naming = Naming { labels: given, ..Naming::default() };
+        let naming = PushNaming { labels: given, ..PushNaming::default() };
         let expected =
             label(&[("host.name", "web-1"), ("process.executable.name", "server"), ("team", "search")]);
         assert_eq!(naming.identity(&testing::profile(), None).labels, expected);

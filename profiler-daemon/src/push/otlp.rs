@@ -20,7 +20,7 @@ use prost::Message;
 
 use self::dictionary::Dictionary;
 use super::client::Post;
-use super::naming::{Identity, only_command};
+use super::naming::{PushIdentity, only_command};
 use super::source::gzip;
 
 /// The request for a profile.
@@ -28,7 +28,7 @@ use super::source::gzip;
 /// # Errors
 ///
 /// If it cannot be compressed.
-pub(super) fn post(profile: &SymbolizedProfile, identity: &Identity) -> std::io::Result<Post> {
+pub(super) fn post(profile: &SymbolizedProfile, identity: &PushIdentity) -> std::io::Result<Post> {
     Ok(Post {
         query: None,
         content_type: "application/x-protobuf",
@@ -37,7 +37,7 @@ pub(super) fn post(profile: &SymbolizedProfile, identity: &Identity) -> std::io:
     })
 }
 
-fn message(profile: &SymbolizedProfile, identity: &Identity) -> ExportProfilesServiceRequest {
+fn message(profile: &SymbolizedProfile, identity: &PushIdentity) -> ExportProfilesServiceRequest {
     let mut dictionary = Dictionary::new(profile);
     let run = &profile.run;
     let attributes = about_run(run, &mut dictionary);
@@ -84,7 +84,7 @@ fn message(profile: &SymbolizedProfile, identity: &Identity) -> ExportProfilesSe
     }
 }
 
-fn resource(identity: &Identity) -> Resource {
+fn resource(identity: &PushIdentity) -> Resource {
     let service = [("service.name", identity.service.as_str())];
     let labels = identity.labels.iter().map(|(key, value)| (key.as_str(), value.as_str()));
     let labels = labels.filter(|(key, _)| *key != "service.name");

@@ -8,11 +8,11 @@ use form_urlencoded::Serializer;
 use profiler_core::profile::Run;
 
 use super::client::Post;
-use super::naming::Identity;
-use super::source::Source;
+use super::naming::PushIdentity;
+use super::source::PushSource;
 
 /// The request for a profile.
-pub(super) fn post(source: &Source, identity: &Identity) -> Post {
+pub(super) fn post(source: &PushSource, identity: &PushIdentity) -> Post {
     Post {
         query: Some(query(&source.profile.run, identity)),
         content_type: "application/octet-stream",
@@ -21,7 +21,7 @@ pub(super) fn post(source: &Source, identity: &Identity) -> Post {
     }
 }
 
-fn query(run: &Run, identity: &Identity) -> String {
+fn query(run: &Run, identity: &PushIdentity) -> String {
     let mut query = Serializer::new(String::new());
     query.append_pair("name", &name(identity));
     // Of a file without a time, Pyroscope takes the moment of the request.
@@ -40,7 +40,7 @@ fn query(run: &Run, identity: &Identity) -> String {
 }
 
 /// `service{key=value,…}`, with no character that means something else there or that Pyroscope refuses.
-fn name(identity: &Identity) -> String {
+fn name(identity: &PushIdentity) -> String {
     let service = only(&identity.service, |c| c.is_ascii_alphanumeric() || "_-./".contains(c));
     let mut labels = BTreeMap::new();
     for (key, value) in &identity.labels {
@@ -64,9 +64,9 @@ mod tests {
 
     use super::*;
 
-    fn identity(service: &str, labels: &[(&str, &str)]) -> Identity {
+    fn identity(service: &str, labels: &[(&str, &str)]) -> PushIdentity {
         let owned = |(key, value): &(&str, &str)| ((*key).to_owned(), (*value).to_owned());
-        Identity { service: service.to_owned(), labels: labels.iter().map(owned).collect() }
+        PushIdentity { service: service.to_owned(), labels: labels.iter().map(owned).collect() }
     }
 
     #[test]

@@ -16,7 +16,7 @@ use crate::sys::root::{Link, open_regular};
 const MOST: u64 = 128 << 20;
 
 /// A profile that can be sent.
-pub(crate) struct Source {
+pub(crate) struct PushSource {
     /// What is in it.
     pub(crate) profile: SymbolizedProfile,
     /// The same in pprof's format, compressed.
@@ -25,7 +25,7 @@ pub(crate) struct Source {
     pub(crate) stamp: Option<Stamp>,
 }
 
-impl Source {
+impl PushSource {
     /// Reads a file.
     ///
     /// # Errors

@@ -91,16 +91,16 @@ fn read_request(stream: impl Read) -> std::io::Result<()> {
 
 fn send(url: &str, authority: Option<&Path>) -> Result<usize, PushError> {
     let profile = testing::profile();
-    send_file(url, authority, Source { pprof: pprof::encode(&profile), profile, stamp: None })
+    send_file(url, authority, PushSource { pprof: pprof::encode(&profile), profile, stamp: None })
 }
 
-fn send_file(url: &str, authority: Option<&Path>, source: Source) -> Result<usize, PushError> {
+fn send_file(url: &str, authority: Option<&Path>, source: PushSource) -> Result<usize, PushError> {
     let receiver = Receiver::new(url, None).unwrap();
     let authorities = authority.map(|folder| {
         vec![Certificate::from_pem(&std::fs::read(folder.join("certificate.pem")).unwrap()).unwrap()]
     });
-    let access = Access { headers: Vec::new(), authorities, timeout: Duration::from_secs(20) };
-    Client::new(&receiver, &access).send(&source, &Naming::default().identity(&source.profile, None))
+    let access = PushAccess { headers: Vec::new(), authorities, timeout: Duration::from_secs(20) };
+    PushClient::new(&receiver, &access).send(&source, &PushNaming::default().identity(&source.profile, None))
 }
 
 #[test]
@@ -139,7 +139,7 @@ fn a_body_that_is_too_long_is_refused_before_it_is_sent() {
     });
     let profile = testing::profile();
     let refused =
-        send_file(&url, None, Source { profile, pprof: vec![0; 8 << 20], stamp: None }).unwrap_err();
+        send_file(&url, None, PushSource { profile, pprof: vec![0; 8 << 20], stamp: None }).unwrap_err();
     assert!(refused.to_string().contains("takes no body of 8.0 MiB (413)"), "{refused}");
 }
 
@@ -171,8 +171,8 @@ fn a_file_of_the_store_is_called_as_its_target_with_its_labels() {
         std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect::<Vec<_>>()
     };
     let day = files(folder.path()).into_iter().find(|path| path.is_dir()).unwrap();
-    let source = Source::read(&files(&day)[0]).unwrap();
-    let identity = Naming::default().identity(&source.profile, source.stamp.as_ref());
+    let source = PushSource::read(&files(&day)[0]).unwrap();
+    let identity = PushNaming::default().identity(&source.profile, source.stamp.as_ref());
     assert_eq!((identity.service.as_str(), identity.labels["team"].as_str()), ("shop", "search"));
 }
 
@@ -181,7 +181,7 @@ fn a_profile_that_is_not_compressed_is_sent_compressed() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("p.pb");
     std::fs::write(&path, pprof::encode(&testing::profile())).unwrap();
-    let source = Source::read(&path).unwrap();
+    let source = PushSource::read(&path).unwrap();
     assert_eq!(source.pprof[..2], [0x1f, 0x8b]);
     assert_eq!(pprof::read(source.pprof.as_slice()).unwrap().stacks.len(), source.profile.stacks.len());
 }

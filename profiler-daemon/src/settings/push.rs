@@ -14,7 +14,7 @@ use ureq::tls::{Certificate, PemItem, parse_pem};
 
 use crate::cli::PushArgs;
 use crate::failure::{Failure, usage};
-use crate::push::{Access, Naming, Receiver};
+use crate::push::{PushAccess, PushNaming, Receiver};
 use crate::sys::root::{Link, open_regular};
 
 /// Most bytes of a token: a header line holds no more.
@@ -30,9 +30,9 @@ pub(crate) struct PushJob {
     /// Where they go.
     pub(crate) receiver: Receiver,
     /// How it is reached.
-    pub(crate) access: Access,
+    pub(crate) access: PushAccess,
     /// What they are called there.
-    pub(crate) naming: Naming,
+    pub(crate) naming: PushNaming,
 }
 
 impl PushJob {
@@ -57,9 +57,9 @@ impl PushJob {
             headers.push((AUTHORIZATION, token(path)?));
         }
         let authorities = args.ca_file.as_deref().map(certificates).transpose()?;
-        let access = Access { headers, authorities, timeout: args.timeout.duration() };
+        let access = PushAccess { headers, authorities, timeout: args.timeout.duration() };
         let labels: BTreeMap<_, _> = args.label.into_iter().collect();
-        Ok(Self { files: args.files, receiver, access, naming: Naming { service: args.name, labels } })
+        Ok(Self { files: args.files, receiver, access, naming: PushNaming { service: args.name, labels } })
     }
 }
 

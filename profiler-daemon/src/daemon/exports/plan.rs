@@ -7,7 +7,7 @@ use ureq::http::{HeaderName, HeaderValue};
 
 use crate::cli::PushFormat;
 use crate::failure::Failure;
-use crate::push::{Access, Client, Naming, Receiver};
+use crate::push::{PushAccess, PushClient, PushNaming, Receiver};
 use crate::settings::{certificates, header, token};
 
 /// Options of `push`, and the settings that stand for them here.
@@ -26,7 +26,7 @@ const TERMS: [(&str, &str); 8] = [
 pub(super) struct Plan {
     pub(super) settings: ExportSettings,
     pub(super) receiver: Receiver,
-    pub(super) naming: Naming,
+    pub(super) naming: PushNaming,
     headers: Vec<(HeaderName, HeaderValue)>,
 }
 
@@ -60,7 +60,7 @@ impl Plan {
                 receiver.host
             ));
         }
-        let naming = Naming { service: None, labels: settings.labels.clone() };
+        let naming = PushNaming { service: None, labels: settings.labels.clone() };
         Ok(Self { settings: settings.clone(), receiver, naming, headers })
     }
 
@@ -69,14 +69,14 @@ impl Plan {
     /// # Errors
     ///
     /// If a file cannot be used.
-    pub(super) fn client(&self) -> Result<Client> {
+    pub(super) fn client(&self) -> Result<PushClient> {
         let mut headers = self.headers.clone();
         if let Some(path) = &self.settings.token_file {
             headers.push((AUTHORIZATION, token(path)?));
         }
         let authorities = self.settings.ca_file.as_deref().map(certificates).transpose()?;
-        let access = Access { headers, authorities, timeout: self.settings.timeout.duration() };
-        Ok(Client::new(&self.receiver, &access))
+        let access = PushAccess { headers, authorities, timeout: self.settings.timeout.duration() };
+        Ok(PushClient::new(&self.receiver, &access))
     }
 
     /// What a person should know of it.

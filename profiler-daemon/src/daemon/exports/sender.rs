@@ -10,7 +10,7 @@ use profile_files::store::{Cursor, Fate, Letter, NotRead, Outboxes, read_file};
 
 use super::plan::{Plan, in_settings};
 use super::schedule::{Schedule, Talk, Unsent};
-use crate::push::{Client, PushError, Source};
+use crate::push::{PushClient, PushError, PushSource};
 use crate::sys::{clock, priority};
 
 /// What a sender does.
@@ -108,7 +108,7 @@ pub(super) struct Sender {
     control: Arc<Control>,
     orders: Arc<Orders>,
     /// Made anew after a failure: the files that it is made of may be other ones by then.
-    client: Option<Client>,
+    client: Option<PushClient>,
     cursor: Cursor,
     schedule: Schedule,
     talk: Talk,
@@ -195,7 +195,7 @@ impl Sender {
             None => plan.client().map_err(|error| Unsent::beside(in_settings(&format!("{error:#}"))))?,
         };
         let identity = plan.naming.identity(&profile, Some(&stamp));
-        let bytes = client.send(&Source { profile, pprof, stamp: Some(stamp) }, &identity)?;
+        let bytes = client.send(&PushSource { profile, pprof, stamp: Some(stamp) }, &identity)?;
         self.client = Some(client);
         Ok(bytes)
     }

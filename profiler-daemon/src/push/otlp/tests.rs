@@ -11,7 +11,7 @@ fn sent(profile: &SymbolizedProfile) -> (SymbolizedProfile, ExportProfilesServic
     let read = pprof::read(pprof::encode(profile).as_slice()).unwrap();
     let labels =
         [("team", "search"), ("service.name", "another")].map(|(key, value)| (key.into(), value.into()));
-    let identity = Identity { service: "shop".to_owned(), labels: BTreeMap::from(labels) };
+    let identity = PushIdentity { service: "shop".to_owned(), labels: BTreeMap::from(labels) };
     let message = message(&read, &identity);
     (read, ExportProfilesServiceRequest::decode(message.encode_to_vec().as_slice()).unwrap())
 }

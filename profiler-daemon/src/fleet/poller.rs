@@ -5,7 +5,7 @@ use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use super::answer::Services;
-use super::client::Client;
+use super::client::PrometheusClient;
 use super::{Answer, SECOND_NS, Shared};
 use crate::sys::{clock, priority};
 
@@ -22,8 +22,8 @@ const NEVER_NS: u64 = 3_600 * SECOND_NS;
 pub(super) fn run(shared: &Shared, began_ns: u64) {
     priority::come_later();
     let first_ns = began_ns.saturating_add(FIRST_NS);
-    let mut last: Option<(Arc<Client>, u64)> = None;
-    let due_ns = |client: &Arc<Client>, last: &Option<(Arc<Client>, u64)>| match last {
+    let mut last: Option<(Arc<PrometheusClient>, u64)> = None;
+    let due_ns = |client: &Arc<PrometheusClient>, last: &Option<(Arc<PrometheusClient>, u64)>| match last {
         Some((known, due_ns)) if Arc::ptr_eq(known, client) => *due_ns,
         _ => first_ns,
     };
@@ -45,7 +45,7 @@ fn range_ns(uptime_ns: u64) -> u64 {
 }
 
 /// Waits until a query is due, and returns the client for it; `None` at the end.
-fn next(shared: &Shared, due_ns: impl Fn(&Arc<Client>) -> u64) -> Option<Arc<Client>> {
+fn next(shared: &Shared, due_ns: impl Fn(&Arc<PrometheusClient>) -> u64) -> Option<Arc<PrometheusClient>> {
     let mut orders = shared.orders();
     loop {
         if orders.is_over {
@@ -62,7 +62,7 @@ fn next(shared: &Shared, due_ns: impl Fn(&Arc<Client>) -> u64) -> Option<Arc<Cli
     }
 }
 
-fn publish(shared: &Shared, client: &Arc<Client>, said: Result<Services, String>, range_ns: u64) {
+fn publish(shared: &Shared, client: &Arc<PrometheusClient>, said: Result<Services, String>, range_ns: u64) {
     let orders = shared.orders();
     if !orders.client.as_ref().is_some_and(|asked| Arc::ptr_eq(asked, client)) {
         return; // other settings are in force by now
