@@ -27,7 +27,8 @@ pub(crate) fn run(data: &[u8]) {
             forks: h,
             ..Reading::default()
         };
-        let decision = controller.tick(&reading, &TopShares { counts: vec![(a, b), (c, d)], ..TopShares::default() });
+        let decision =
+            controller.step(&reading, &TopShares { counts: vec![(a, b), (c, d)], ..TopShares::default() });
         assert!(decision.rate_hz.is_finite() && decision.rate_hz > 0.0, "{believed}: {decision:?}");
         assert!(decision.period_ns > 0, "{believed}: {decision:?}");
     }

@@ -23,7 +23,7 @@
 //! Events of a control group are per CPU and run for the group only, with one countdown for all its threads, so
 //! short-lived threads are weighted correctly. They can follow processes only while these have the group to
 //! themselves, which is checked once a second. The group's CPU time is the kernel's account, which lags by at
-//! most a tick.
+//! most a step.
 //!
 //! With several targets, events of whole CPUs are used only where context switches alone take half of a
 //! target's budget (a pool of threads that wake all the time): every target would interrupt all CPUs for

@@ -257,7 +257,7 @@ impl Program {
             }
             let reading = Reading { at_ns: now_ns, target_cpu_ns: step_ns, samples, ..Reading::default() };
             let counts = (0..).zip(counts).filter(|(_, count)| *count > 0).collect();
-            decision = controller.tick(&reading, &TopShares { counts, neighbours: visits.take() });
+            decision = controller.step(&reading, &TopShares { counts, neighbours: visits.take() });
         }
         sampled
     }

@@ -19,7 +19,7 @@ const MERGE_NS: f64 = 50e6;
 pub(super) const TARGET_FLOOR_CPUS: f64 = 0.01;
 
 #[derive(Clone, Copy, Debug, Default)]
-struct Tick {
+struct AccountStep {
     wall_ns: f64,
     cpu_ns: f64,
     target_ns: f64,
@@ -32,14 +32,14 @@ struct Tick {
     put_off_ns: f64,
     /// By how much the costs above may be too low; no part of the ratio.
     doubt_ns: f64,
-    /// CPU time that the budget is a share of, tick by tick.
+    /// CPU time that the budget is a share of, step by step.
     counted_ns: f64,
     /// What the budget of the time was of it.
     granted_ns: f64,
 }
 
-impl Tick {
-    fn add(&mut self, other: Tick) {
+impl AccountStep {
+    fn add(&mut self, other: AccountStep) {
         self.wall_ns += other.wall_ns;
         self.cpu_ns += other.cpu_ns;
         self.target_ns += other.target_ns;
@@ -93,8 +93,8 @@ impl Tick {
 /// idle target reads own CPU time against a tenth of a CPU. The ratio of the whole run has no floor.
 #[derive(Clone, Debug, Default)]
 pub struct Account {
-    history: VecDeque<Tick>,
-    run: Tick,
+    history: VecDeque<AccountStep>,
+    run: AccountStep,
     spent: Spend,
     worst_1s: Option<f64>,
     worst_10s: Option<f64>,
@@ -114,12 +114,12 @@ impl Account {
         self.budget_ratio = budget_ratio;
     }
 
-    /// Books a tick of `wall_ns` in which the target used `cpu_ns`.
+    /// Books a step of `wall_ns` in which the target used `cpu_ns`.
     pub fn book(&mut self, wall_ns: f64, cpu_ns: f64, spend: &Spend) {
         let others_ns = spend.foreign_ns + spend.self_ns;
         let (target_ns, waiting_ns, doubt_ns) = (spend.target_ns(), spend.waiting_ns, spend.doubt_ns);
         let (own_ns, put_off_ns) = (spend.own_ns(), spend.put_off_ns);
-        let mut tick = Tick {
+        let mut step = AccountStep {
             wall_ns,
             cpu_ns,
             target_ns,
@@ -128,15 +128,15 @@ impl Account {
             own_ns,
             put_off_ns,
             doubt_ns,
-            ..Tick::default()
+            ..AccountStep::default()
         };
-        tick.counted_ns = tick.cpu_ns_or(OWN_COST_FLOOR_CPUS);
-        tick.granted_ns = self.budget_ratio * tick.counted_ns;
-        self.run.add(tick);
+        step.counted_ns = step.cpu_ns_or(OWN_COST_FLOOR_CPUS);
+        step.granted_ns = self.budget_ratio * step.counted_ns;
+        self.run.add(step);
         self.spent.add(spend);
         match self.history.back_mut().filter(|last| last.wall_ns < MERGE_NS) {
-            Some(last) => last.add(tick),
-            None => self.history.push_back(tick),
+            Some(last) => last.add(step),
+            None => self.history.push_back(step),
         }
         self.forget();
         let worse =
@@ -156,7 +156,7 @@ impl Account {
     }
 
     fn forget(&mut self) {
-        let mut held: f64 = self.history.iter().map(|tick| tick.wall_ns).sum();
+        let mut held: f64 = self.history.iter().map(|step| step.wall_ns).sum();
         while let Some(first) = self.history.front().filter(|first| held - first.wall_ns >= TEN_SECONDS_NS) {
             held -= first.wall_ns;
             self.history.pop_front();
@@ -164,10 +164,10 @@ impl Account {
     }
 
     /// The latest window of at least `length_ns`; none before the run is that long.
-    fn window(&self, length_ns: f64) -> Option<Tick> {
-        let mut window = Tick::default();
-        for tick in self.history.iter().rev() {
-            window.add(*tick);
+    fn window(&self, length_ns: f64) -> Option<AccountStep> {
+        let mut window = AccountStep::default();
+        for step in self.history.iter().rev() {
+            window.add(*step);
             if window.wall_ns >= length_ns * 0.999 {
                 return Some(window);
             }
@@ -181,14 +181,15 @@ impl Account {
     /// A target that falls idle is granted a tenth of a CPU once: a window that holds its last busy moment, too, is
     /// set against the CPU time of that.
     pub(super) fn affordable_ratio(&self, busy_cpus: f64) -> f64 {
-        let (mut begun, mut least) = (Tick::default(), f64::INFINITY);
-        for tick in self.history.iter().rev() {
-            begun.add(*tick);
+        let (mut begun, mut least) = (AccountStep::default(), f64::INFINITY);
+        for step in self.history.iter().rev() {
+            begun.add(*step);
             let to_come_ns = TEN_SECONDS_NS - begun.wall_ns;
             if to_come_ns < MERGE_NS {
                 break;
             }
-            let mut whole = Tick { wall_ns: to_come_ns, cpu_ns: busy_cpus * to_come_ns, ..Tick::default() };
+            let mut whole =
+                AccountStep { wall_ns: to_come_ns, cpu_ns: busy_cpus * to_come_ns, ..AccountStep::default() };
             whole.add(begun);
             least = least.min(whole.left_ns(self.budget_ratio) / to_come_ns);
         }
@@ -292,11 +293,11 @@ mod tests {
     #[test]
     fn accounts_taken_one_after_the_other_add_up_and_miss_no_second() {
         let (mut whole, mut parts, mut taken) = (Account::default(), Account::default(), Vec::new());
-        for tick in 0..300 {
-            let cost = if (95..105).contains(&tick) { 5e6 } else { 1e6 };
+        for step in 0..300 {
+            let cost = if (95..105).contains(&step) { 5e6 } else { 1e6 };
             whole.book(0.1e9, 0.1e9, &spend(cost, 1e5));
             parts.book(0.1e9, 0.1e9, &spend(cost, 1e5));
-            if tick % 100 == 99 {
+            if step % 100 == 99 {
                 taken.push(parts.take());
             }
         }
@@ -312,8 +313,8 @@ mod tests {
     #[test]
     fn the_worst_second_is_found() {
         let mut account = Account::default();
-        for tick in 0..300 {
-            let cost = if (100..110).contains(&tick) { 5e6 } else { 1e6 };
+        for step in 0..300 {
+            let cost = if (100..110).contains(&step) { 5e6 } else { 1e6 };
             account.book(0.1e9, 0.1e9, &spend(cost, 0.0));
         }
         assert!((account.worst_1s_ratio() - 0.05).abs() < 1e-9);

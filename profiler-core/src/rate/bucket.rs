@@ -2,7 +2,7 @@
 
 use super::sample_cost::OWN_COST_FLOOR_CPUS;
 
-/// Depth in wall time, times the budget and the CPUs kept busy: what two ticks bring.
+/// Depth in wall time, times the budget and the CPUs kept busy: what two steps bring.
 const DEPTH_NS: f64 = 0.2e9;
 /// Debt that is remembered: ten seconds' worth, the longest window that overhead is judged over.
 const DEBT_NS: f64 = 10e9;
@@ -13,8 +13,8 @@ pub(super) const TRICKLE: f64 = 0.1;
 ///
 /// The target's CPU time fills it, `budget_ratio` for each nanosecond, or that of a tenth of a CPU where the target
 /// uses less, as [`Account`](super::Account) counts; what sampling cost empties it. It answers with a cap on the
-/// rate of the next tick instead of a pause: half full and more leaves the budget open, below it the cap falls with the
-/// level, and a debt leaves a tenth. So over any window the spend is at most budget + depth + what one tick
+/// rate of the next step instead of a pause: half full and more leaves the budget open, below it the cap falls with the
+/// level, and a debt leaves a tenth. So over any window the spend is at most budget + depth + what one step
 /// overshot before it was seen.
 ///
 /// It is as deep as the target is busy just now: what a busy minute left over is no licence to spend it on a target that
@@ -33,7 +33,7 @@ pub struct TokenBucket {
 
 impl TokenBucket {
     /// A bucket for a budget (ratio of the target's CPU time), and one busy CPU. It holds a quarter, which allows for what a
-    /// first guess takes: the first tick finds everything cold and overdraws it.
+    /// first guess takes: the first step finds everything cold and overdraws it.
     pub fn new(budget_ratio: f64) -> Self {
         let usual_depth_ns = budget_ratio * DEPTH_NS;
         TokenBucket {
@@ -80,7 +80,7 @@ impl TokenBucket {
         self.rescale(before_ns);
     }
 
-    /// Accounts for a tick of `wall_ns`: the target used `cpu_ns`, sampling spent `spent_ns`.
+    /// Accounts for a step of `wall_ns`: the target used `cpu_ns`, sampling spent `spent_ns`.
     pub fn settle(&mut self, wall_ns: f64, cpu_ns: f64, spent_ns: f64) {
         if wall_ns > 0.0 {
             let before_ns = self.depth_ns();
@@ -117,7 +117,7 @@ impl TokenBucket {
         self.accrual_ns(DEPTH_NS, busy_cpus * DEPTH_NS)
     }
 
-    /// The share of the target's CPU time that may be spent in the next tick, everything included (ratio).
+    /// The share of the target's CPU time that may be spent in the next step, everything included (ratio).
     pub fn allowed_ratio(&self) -> f64 {
         self.budget_ratio * (2.0 * self.level_ns / self.depth_ns()).max(TRICKLE)
     }
@@ -127,14 +127,14 @@ impl TokenBucket {
 mod tests {
     use super::*;
 
-    const TICK: f64 = 0.1e9;
+    const STEP: f64 = 0.1e9;
 
     #[test]
     fn within_the_budget_it_does_not_bind() {
         let mut bucket = TokenBucket::new(0.01);
-        bucket.settle(TICK, TICK, 0.005 * TICK); // at first it allows for half of it
+        bucket.settle(STEP, STEP, 0.005 * STEP); // at first it allows for half of it
         for _ in 0..100 {
-            bucket.settle(TICK, TICK, 0.009 * TICK);
+            bucket.settle(STEP, STEP, 0.009 * STEP);
             assert!(bucket.allowed_ratio() >= 0.009);
         }
     }
@@ -143,22 +143,22 @@ mod tests {
     fn spend_at_the_cap_never_passes_budget_and_depth() {
         let mut bucket = TokenBucket::new(0.01);
         let mut spent = 0.0;
-        for tick in 0..1_000 {
-            let spend = bucket.allowed_ratio() * TICK;
-            bucket.settle(TICK, TICK, spend);
+        for step in 0..1_000 {
+            let spend = bucket.allowed_ratio() * STEP;
+            bucket.settle(STEP, STEP, spend);
             spent += spend;
-            assert!(spent <= 0.01 * TICK * f64::from(tick + 1) + bucket.depth_ns());
+            assert!(spent <= 0.01 * STEP * f64::from(step + 1) + bucket.depth_ns());
         }
     }
 
     #[test]
     fn another_budget_leaves_it_as_full_and_a_debt_as_large() {
         let mut bucket = TokenBucket::new(0.01);
-        bucket.settle(TICK, TICK, 0.005 * TICK);
+        bucket.settle(STEP, STEP, 0.005 * STEP);
         let open = bucket.allowed_ratio() / 0.01;
         bucket.set_budget(0.002);
         assert!((bucket.allowed_ratio() / 0.002 - open).abs() < 1e-12);
-        bucket.settle(TICK, TICK, 0.02 * TICK);
+        bucket.settle(STEP, STEP, 0.02 * STEP);
         let debt_ns = bucket.level_ns();
         bucket.set_budget(0.01);
         assert!(debt_ns < 0.0 && bucket.level_ns() == debt_ns);
@@ -167,11 +167,11 @@ mod tests {
     #[test]
     fn a_debt_is_paid_back_at_a_trickle() {
         let mut bucket = TokenBucket::new(0.01);
-        bucket.settle(TICK, TICK, 0.1 * TICK);
+        bucket.settle(STEP, STEP, 0.1 * STEP);
         assert!(bucket.level_ns() < 0.0);
         assert_eq!(bucket.allowed_ratio(), 0.001);
         for _ in 0..100 {
-            bucket.settle(TICK, TICK, 0.001 * TICK);
+            bucket.settle(STEP, STEP, 0.001 * STEP);
         }
         assert_eq!(bucket.level_ns(), bucket.depth_ns());
     }
@@ -179,17 +179,17 @@ mod tests {
     #[test]
     fn what_a_busy_time_left_over_is_not_spent_on_an_idle_one() {
         let mut bucket = TokenBucket::new(0.01);
-        (0..100).for_each(|_| bucket.settle(TICK, 64.0 * TICK, 0.0));
+        (0..100).for_each(|_| bucket.settle(STEP, 64.0 * STEP, 0.0));
         assert_eq!(bucket.level_ns(), 0.01 * 64.0 * DEPTH_NS);
         assert!((bucket.holds_ns(0.0) - 0.01 * 0.1 * DEPTH_NS).abs() < 1e-6);
-        bucket.settle(TICK, 0.0, 0.0);
+        bucket.settle(STEP, 0.0, 0.0);
         assert!((bucket.level_ns() - 0.01 * 0.1 * DEPTH_NS).abs() < 1e-6, "{}", bucket.level_ns());
         // A burst finds it as full as it was, and a debt of an idle time as small.
-        bucket.settle(TICK, 64.0 * TICK, 0.01 * 64.0 * TICK);
+        bucket.settle(STEP, 64.0 * STEP, 0.01 * 64.0 * STEP);
         assert!((bucket.level_ns() - bucket.depth_ns()).abs() < 1.0);
-        bucket.settle(TICK, 0.0, 0.01 * TICK);
+        bucket.settle(STEP, 0.0, 0.01 * STEP);
         let debt_ns = bucket.level_ns();
-        bucket.settle(TICK, 64.0 * TICK, 0.01 * 64.0 * TICK);
+        bucket.settle(STEP, 64.0 * STEP, 0.01 * 64.0 * STEP);
         assert!(debt_ns < 0.0 && (bucket.level_ns() - debt_ns).abs() < 1.0, "{debt_ns}");
     }
 }

@@ -15,7 +15,7 @@ const MOST_RATIO: f64 = 64.0;
 
 impl RateController {
     /// What the host's budget leaves for everything that sampling costs, own time included (ratio of the target's CPU time),
-    /// from the next tick on. The slowdown stays within the settings' budget all the same. What was spent before counts
+    /// from the next step on. The slowdown stays within the settings' budget all the same. What was spent before counts
     /// against what was granted in its time. Changes nothing where own time has a budget of its own.
     pub fn grant(&mut self, granted_ratio: f64) {
         self.granted = Some(granted_ratio.clamp(LEAST_RATIO, MOST_RATIO)).filter(|ratio| !ratio.is_nan());
@@ -32,7 +32,7 @@ impl RateController {
         self.granted.unwrap_or(self.settings.budget_ratio)
     }
 
-    /// Goes on under other settings, from the next tick on. What was learned of costs and shares stays, and what the host's
+    /// Goes on under other settings, from the next step on. What was learned of costs and shares stays, and what the host's
     /// budget leaves, if that is less than the target's own.
     pub fn adopt(&mut self, settings: RateSettings) {
         self.settings = settings.sane();

@@ -20,7 +20,7 @@ impl Default for BurstSchedule {
 }
 
 impl BurstSchedule {
-    /// Length of a burst (ns): about a tick.
+    /// Length of a burst (ns): about a step.
     pub const LENGTH_NS: u64 = 100_000_000;
     /// Samples that end a burst earlier.
     pub const SAMPLES: usize = 50;

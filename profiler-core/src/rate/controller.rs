@@ -19,7 +19,7 @@ use super::shares::{ShareMemory, TopShares};
 use super::visits::ratio_at_optimum;
 use super::{RateSettings, Reading};
 
-/// Between two retunes (ns), less the jitter of a tick.
+/// Between two retunes (ns), less the jitter of a step.
 const RETUNE_NS: u64 = 950_000_000;
 const FIRST_RETUNE_NS: u64 = 100_000_000;
 /// What a retune needs since the last one: this many samples, or a CPU-second without them.
@@ -41,7 +41,7 @@ const FIRST_TICK_NS: u64 = 100_000_000;
 /// A reading further off than this has a clock that jumped (ns).
 const MAX_TICK_NS: u64 = 3_600_000_000_000;
 /// Assumed length of a step when computing what one may overspend (s).
-const TICK_S: f64 = 0.1;
+const STEP_S: f64 = 0.1;
 /// Own CPU time for a sample of code that was never seen before (ns), several times that of known code: the
 /// first tenths of a second of a run may take that.
 const OWN_WHEN_COLD_NS: f64 = 40_000.0;
@@ -150,7 +150,7 @@ impl RateController {
     }
 
     /// The decision to open the events with; `at_ns` is when sampling begins. To be called once, before the
-    /// first tick.
+    /// first step.
     pub fn start(&mut self, at_ns: u64) -> Decision {
         self.begin(at_ns);
         self.decision(at_ns, Reason::Start)
@@ -164,7 +164,7 @@ impl RateController {
 
     /// Processes a reading of the time since the last step, and decides on the rate until the next one, about
     /// 100 ms later.
-    pub fn tick(&mut self, reading: &Reading, shares: &TopShares) -> Decision {
+    pub fn step(&mut self, reading: &Reading, shares: &TopShares) -> Decision {
         if !self.started {
             self.begin(reading.at_ns.saturating_sub(FIRST_TICK_NS));
         }
@@ -318,13 +318,13 @@ impl RateController {
             self.settled = true;
             return Reason::Hold;
         }
-        self.step(target_hz, distance, over_budget);
+        self.move_to(target_hz, distance, over_budget);
         (self.retuned_ns, self.samples_since, self.cpu_since_ns) = (at_ns, 0, 0);
         self.retunes = self.retunes.saturating_add(1);
         if std::mem::take(&mut self.phase_changed) { Reason::PhaseChange } else { Reason::Retune }
     }
 
-    fn step(&mut self, target_hz: f64, distance: f64, over_budget: bool) {
+    fn move_to(&mut self, target_hz: f64, distance: f64, over_budget: bool) {
         let gain = if over_budget { 1.0 } else { GAIN };
         let factor = (gain * distance).exp().clamp(MAX_STEP_DOWN, MAX_STEP_UP);
         self.rate_hz = self.settings.within_limits(self.rate_hz * factor);
@@ -381,11 +381,11 @@ impl RateController {
         by_level.min(affordable / current.sample_ns(&self.meter)) * 1e9
     }
 
-    /// Whether what came since the last tick has already spent more than the bucket holds, so that the next
-    /// tick should not be waited for. `so_far` is a reading of the unfinished tick; its CPU times may be 0
+    /// Whether what came since the last step has already spent more than the bucket holds, so that the next
+    /// step should not be waited for. `so_far` is a reading of the unfinished step; its CPU times may be 0
     /// where they are not known yet: how busy the target is, its samples tell.
     ///
-    /// A tick of 100 ms at ten times the expected cost spends the budget of a second. To be called whenever a
+    /// A step of 100 ms at ten times the expected cost spends the budget of a second. To be called whenever a
     /// ring is read; never true at a fixed rate.
     pub fn overdrawn(&self, so_far: &Reading) -> bool {
         let wall_ns = self.last_ns.map_or(0, |last| so_far.at_ns.saturating_sub(last)) as f64;
@@ -412,10 +412,10 @@ impl RateController {
     /// Whether samples of non-targets would cost too much within a step if the target fell idle now, so that
     /// the rings should be read more often. Only for events of whole CPUs.
     pub fn non_targets_may_overspend(&self) -> bool {
-        let tick_ns = TICK_S * self.current.non_target_ns_per_s(&self.meter, self.rate_hz());
+        let step_ns = STEP_S * self.current.non_target_ns_per_s(&self.meter, self.rate_hz());
         let granted_ns = || self.bucket.accrual_ns(1e9, 0.0);
         let idle_second_ns = self.own.as_ref().map_or_else(granted_ns, |own| own.idle_grant_ns(1e9));
-        self.settings.fixed_rate_hz.is_none() && tick_ns > HARMLESS * idle_second_ns
+        self.settings.fixed_rate_hz.is_none() && step_ns > HARMLESS * idle_second_ns
     }
 
     /// To be called when the events are attached in another way: the measured cost of context switches is discarded.

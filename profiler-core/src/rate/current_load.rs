@@ -1,4 +1,4 @@
-//! What sampling costs just now, at the load of the last tick. The meter remembers the last seconds instead: a rate that
+//! What sampling costs just now, at the load of the last step. The meter remembers the last seconds instead: a rate that
 //! follows them is calm, and too high for a target that has just fallen idle.
 
 use super::Reading;
@@ -9,14 +9,14 @@ use super::non_target::NonTargetLoad;
 use super::sample_cost::OWN_COST_FLOOR_CPUS;
 use super::share::AGES;
 
-/// Samples of a tick from which its own mean cost is believed.
+/// Samples of a step from which its own mean cost is believed.
 const COST_SAMPLES: u64 = 5;
 
 /// The highest load is remembered for this long, and twice as long at most (ns): bursts count as if they went on, until it is
 /// known how often they come.
 const PEAK_NS: u64 = 10_000_000_000;
 
-/// The load of the last tick.
+/// The load of the last step.
 #[derive(Clone, Debug, Default)]
 pub(super) struct CurrentLoad {
     busy_cpus: f64,
@@ -26,12 +26,12 @@ pub(super) struct CurrentLoad {
     /// How long the span has lasted (ns).
     span_ns: u64,
     non_targets: NonTargetLoad,
-    /// Mean cost per sample, charged to the target, in the last tick that had enough of them (ns).
+    /// Mean cost per sample, charged to the target, in the last step that had enough of them (ns).
     recent_ns: f64,
 }
 
 impl CurrentLoad {
-    /// Takes in a tick of `wall_ns` at `rate_hz`, and what it cost.
+    /// Takes in a step of `wall_ns` at `rate_hz`, and what it cost.
     pub(super) fn observe(&mut self, reading: &Reading, wall_ns: u64, rate_hz: f64, spend: &Spend) {
         if wall_ns > 0 {
             self.busy_cpus = reading.target_cpu_ns as f64 / wall_ns as f64;
@@ -66,7 +66,7 @@ impl CurrentLoad {
         self.load.expected().unwrap_or(Expected { busy_cpus: peak_cpus, pace: [1.0; AGES] })
     }
 
-    /// Mean cost of a sample, charged to the target, in the last tick that had enough of them (ns).
+    /// Mean cost of a sample, charged to the target, in the last step that had enough of them (ns).
     pub(super) fn recent_charge_ns(&self) -> f64 {
         self.recent_ns
     }
@@ -83,7 +83,7 @@ impl CurrentLoad {
         self.counted_ns(meter, meter.cost().target.upper_ns())
     }
 
-    /// The same, if all samples cost as much as those of the last tick, should that be more (ns).
+    /// The same, if all samples cost as much as those of the last step, should that be more (ns).
     pub(super) fn recent_sample_ns(&self, meter: &OverheadMeter) -> f64 {
         self.counted_ns(meter, meter.cost().target.upper_ns().max(self.recent_ns))
     }

@@ -116,7 +116,7 @@ pub struct Decision {
     pub budget_cap_hz: f64,
     /// What the budget of own CPU time allows, or what the host's budget leaves for everything.
     pub own_cap_hz: f64,
-    /// What the token bucket allows until the next tick.
+    /// What the token bucket allows until the next step.
     pub bucket_cap_hz: f64,
     /// What the token bucket holds (µs of CPU time); negative in debt.
     pub bucket_level_us: f64,

@@ -5,8 +5,8 @@
 const WIDTH: f64 = 0.4;
 /// Mean of the rate of uniform draws over the rate of their mean: ln((1 + w)/(1 − w))/2w.
 const HARMONIC: f64 = 1.059_122_325_484_004_5;
-/// Half the width of a tick, relative to its length.
-const TICK_WIDTH: f64 = 0.1;
+/// Half the width of a step, relative to its length.
+const STEP_WIDTH: f64 = 0.1;
 /// How often an event is redrawn (ns), on average; what the loss at a restart is reckoned with.
 pub(super) const REDRAW_NS: f64 = 100e6;
 /// Samples that an event takes between two redraws, at least.
@@ -41,13 +41,13 @@ impl Dither {
         (mean * restart * harmonic * factor).round().max(1.0) as u64
     }
 
-    /// Length of the next tick, at whose end events are redrawn: uniform from 90 to 110 ms (ns).
+    /// Length of the next step, at whose end events are redrawn: uniform from 90 to 110 ms (ns).
     ///
     /// A redraw restarts the countdown. If it fell on exact multiples of 100 ms, the first sample after each would meet
     /// a program whose period divides them always in the same place, however wide the draw: the error would be
     /// 2.8 binomial standard deviations.
-    pub fn tick_ns(&mut self) -> u64 {
-        (REDRAW_NS * (1.0 + TICK_WIDTH * (2.0 * self.rng.f64() - 1.0))) as u64
+    pub fn step_ns(&mut self) -> u64 {
+        (REDRAW_NS * (1.0 + STEP_WIDTH * (2.0 * self.rng.f64() - 1.0))) as u64
     }
 
     /// Uniform below `bound_ns`.
@@ -78,9 +78,9 @@ mod tests {
             let (mut samples, mut length) = (0.0, 0.0);
             for _ in 0..rounds {
                 // A stretch with its restart yields its length / P samples less a half on average.
-                let tick = dither.tick_ns() as f64;
-                samples += tick / dither.draw(period) as f64 - 0.5;
-                length += tick;
+                let step = dither.step_ns() as f64;
+                samples += step / dither.draw(period) as f64 - 0.5;
+                length += step;
             }
             let rate = samples / length * period as f64;
             assert!((rate - 1.0).abs() < 0.002, "{period}: {rate}");
@@ -93,7 +93,7 @@ mod tests {
         for _ in 0..10_000 {
             let drawn = dither.draw(1_000_000) as f64 / 1e6;
             assert!((0.63..=1.49).contains(&drawn), "{drawn}");
-            assert!((90_000_000..=110_000_000).contains(&dither.tick_ns()));
+            assert!((90_000_000..=110_000_000).contains(&dither.step_ns()));
         }
         assert_eq!(dither.draw(0), 1);
     }

@@ -20,7 +20,7 @@ const SLACK: f64 = 1.05;
 /// The budget of a host, for all targets and for what is spent on none of them.
 ///
 /// It is a rate of spending, in CPUs. Every window of ten seconds that has begun is to end within what it was in its time: so
-/// what a target that woke up overspent in a tick is taken back from all in the seconds after.
+/// what a target that woke up overspent in a step is taken back from all in the seconds after.
 #[derive(Clone, Debug)]
 pub struct HostBudget {
     cpus: f64,

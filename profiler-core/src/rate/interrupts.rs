@@ -64,7 +64,7 @@ pub(super) struct Interrupts {
     recent: VecDeque<Cost>,
     /// Whether the two figures have differed, and not come close again since.
     differ: bool,
-    /// What came of the last measurement: it is asked for several times at each tick.
+    /// What came of the last measurement: it is asked for several times at each step.
     change: Change,
 }
 

@@ -10,7 +10,7 @@ use super::share::AGES;
 
 const SECOND_NS: f64 = 1e9;
 const TEN_SECONDS_NS: f64 = 10e9;
-/// Ticks closer than this are one span, which bounds the history (ns).
+/// Steps closer than this are one span, which bounds the history (ns).
 const MERGE_NS: f64 = 50e6;
 /// How long the most of any ten seconds is remembered (s), and for how long it says nothing yet: that of a load that has just
 /// begun would be taken for what is usual.
@@ -47,17 +47,17 @@ pub(super) struct Expected {
 }
 
 impl Load {
-    /// Takes in a tick.
+    /// Takes in a step.
     pub(super) fn observe(&mut self, wall_ns: u64, cpu_ns: u64) {
-        let tick = LoadSpan { wall_ns: wall_ns as f64, cpu_ns: cpu_ns as f64 };
+        let step = LoadSpan { wall_ns: wall_ns as f64, cpu_ns: cpu_ns as f64 };
         match self.history.back_mut().filter(|last| last.wall_ns < MERGE_NS) {
             Some(last) => {
-                (last.wall_ns, last.cpu_ns) = (last.wall_ns + tick.wall_ns, last.cpu_ns + tick.cpu_ns)
+                (last.wall_ns, last.cpu_ns) = (last.wall_ns + step.wall_ns, last.cpu_ns + step.cpu_ns)
             }
-            None => self.history.push_back(tick),
+            None => self.history.push_back(step),
         }
         self.held =
-            LoadSpan { wall_ns: self.held.wall_ns + tick.wall_ns, cpu_ns: self.held.cpu_ns + tick.cpu_ns };
+            LoadSpan { wall_ns: self.held.wall_ns + step.wall_ns, cpu_ns: self.held.cpu_ns + step.cpu_ns };
         while let Some(first) =
             self.history.front().copied().filter(|first| self.held.wall_ns - first.wall_ns >= TEN_SECONDS_NS)
         {
@@ -65,13 +65,13 @@ impl Load {
             self.held.cpu_ns = (self.held.cpu_ns - first.cpu_ns).max(0.0); // sums of doubles drift
             self.history.pop_front();
         }
-        self.remember(tick.wall_ns);
+        self.remember(step.wall_ns);
     }
 
     fn remember(&mut self, wall_ns: f64) {
         self.second_ns += wall_ns;
         if self.records.is_empty() || self.second_ns >= SECOND_NS {
-            // A tick of many seconds is the one that all of them ended in.
+            // A step of many seconds is the one that all of them ended in.
             let seconds = ((self.second_ns / SECOND_NS) as usize).clamp(1, REMEMBERED);
             self.second_ns %= SECOND_NS;
             self.records.extend(std::iter::repeat_n(0.0, seconds));
@@ -121,16 +121,16 @@ impl Load {
 mod tests {
     use super::*;
 
-    const TICK_NS: u64 = 100_000_000;
+    const STEP_NS: u64 = 100_000_000;
 
     fn play(load: &mut Load, seconds: u64, busy_cpus: impl Fn(u64) -> f64) {
-        for tick in 0..10 * seconds {
-            load.observe(TICK_NS, (busy_cpus(tick) * TICK_NS as f64) as u64);
+        for step in 0..10 * seconds {
+            load.observe(STEP_NS, (busy_cpus(step) * STEP_NS as f64) as u64);
         }
     }
 
-    fn burst(tick: u64) -> f64 {
-        if tick % 40 < 5 { 2.0 } else { 0.0 }
+    fn burst(step: u64) -> f64 {
+        if step % 40 < 5 { 2.0 } else { 0.0 }
     }
 
     #[test]
@@ -148,11 +148,11 @@ mod tests {
     fn of_bursts_all_that_ten_seconds_hold_is_expected_and_no_more() {
         let mut load = Load::default();
         play(&mut load, 40, burst);
-        for tick in 0..80 {
-            load.observe(TICK_NS, (burst(tick) * TICK_NS as f64) as u64);
+        for step in 0..80 {
+            load.observe(STEP_NS, (burst(step) * STEP_NS as f64) as u64);
             let expected = load.expected().unwrap();
             // Three bursts of half a second by two CPUs.
-            assert!((expected.busy_cpus - 0.3).abs() < 1e-6, "{tick}: {expected:?}");
+            assert!((expected.busy_cpus - 0.3).abs() < 1e-6, "{step}: {expected:?}");
             let most = expected.pace.iter().copied().fold(0.0, f64::max);
             assert!(expected.pace.iter().all(|pace| *pace >= 0.0) && most <= 2.0 / 0.3 + 1e-6);
         }
@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tick_of_no_time_or_of_hours_is_taken_in() {
+    fn a_step_of_no_time_or_of_hours_is_taken_in() {
         let mut load = Load::default();
         load.observe(0, 0);
         load.observe(0, 5);

@@ -12,7 +12,7 @@
 //!     frames: 400,
 //!     ..Reading::default()
 //! };
-//! let decision = controller.tick(&reading, &TopShares { counts: vec![(0x401000, 12), (0x402000, 8)], ..TopShares::default() });
+//! let decision = controller.step(&reading, &TopShares { counts: vec![(0x401000, 12), (0x402000, 8)], ..TopShares::default() });
 //! assert!(decision.rate_hz > first.rate_hz); // two functions are larger than the one that is assumed at first
 //! ```
 

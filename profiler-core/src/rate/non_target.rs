@@ -1,7 +1,7 @@
 //! How many CPUs non-target processes keep busy, if whole CPUs are sampled: estimated from their samples at
 //! the rates in force.
 
-/// Memory (s): some ten ticks, so that chance in one of them does not set the rate.
+/// Memory (s): some ten steps, so that chance in one of them does not set the rate.
 const MEMORY_S: f64 = 1.0;
 /// Samples beyond this multiple of the expected ones, and a few for chance, are a step: the past is forgotten.
 const STEP: f64 = 2.0;

@@ -26,9 +26,9 @@ const SPREAD_RANGE: (f64, f64) = (0.05, 100.0);
 /// Functions that are remembered at most.
 const MAX_FUNCTIONS: usize = 4_096;
 
-/// Samples by function since the last tick. Any stable key does; samples without a function share one.
+/// Samples by function since the last step. Any stable key does; samples without a function share one.
 ///
-/// May be empty in some ticks and carry more in others: only the sums count.
+/// May be empty in some steps and carry more in others: only the sums count.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TopShares {
     /// Key of the innermost function, and samples in it.
@@ -51,7 +51,7 @@ pub(super) struct ShareMemory {
     cusums: FxHashMap<u64, Cusum>,
     inflation: f64,
     windows: u32,
-    /// What the shares come to since they changed last: asked for many times a tick.
+    /// What the shares come to since they changed last: asked for many times a step.
     figures: Figures,
 }
 
@@ -118,7 +118,7 @@ impl ShareMemory {
         };
     }
 
-    /// Takes in a tick's counts; true when the shares are no longer those remembered.
+    /// Takes in a step's counts; true when the shares are no longer those remembered.
     pub(super) fn observe(&mut self, shares: &TopShares, wall_ns: u64) -> bool {
         self.window_ns = self.window_ns.saturating_add(wall_ns);
         self.visits.observe(&shares.neighbours);
@@ -144,7 +144,7 @@ impl ShareMemory {
             return;
         }
         for &(key, count) in counts {
-            let count = count.min(u64::from(u32::MAX)); // more in a tick is no count
+            let count = count.min(u64::from(u32::MAX)); // more in a step is no count
             if self.window.len() < MAX_FUNCTIONS || self.window.contains_key(&key) {
                 *self.window.entry(key).or_default() += count;
             }

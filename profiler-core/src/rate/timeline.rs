@@ -15,7 +15,7 @@ use std::collections::VecDeque;
 use super::Dither;
 use super::dither::{REDRAW_NS, REDRAW_SAMPLES};
 
-/// Shortest time between two settings of an event (ns): the shortest tick less the jitter of its end.
+/// Shortest time between two settings of an event (ns): the shortest step less the jitter of its end.
 const MIN_SPAN_NS: u64 = 80_000_000;
 /// A wanted period longer by this factor is set at once: the budget is at stake. One that much shorter is set
 /// even if no sample came: it would be long in coming.
@@ -25,7 +25,7 @@ const MUCH: u64 = 3;
 const CHANGE_SAMPLES: u32 = 4;
 /// A wanted period that differs by this much is a change of rate and not just a redraw (per mille).
 const CHANGE_PER_MILLE: u64 = 20;
-/// Samples between two ticks from which the part of a period that passed by the tick is as good as random.
+/// Samples between two steps from which the part of a period that passed by the step is as good as random.
 const MIXED: f64 = 4.0;
 /// Weight of the latest span in the utilisation of the event.
 const UTILISATION_GAIN: f64 = 0.3;
@@ -88,8 +88,8 @@ impl PeriodTimeline {
     /// Whether to set the event to a period drawn around `mean_period_ns` now.
     ///
     /// A redraw waits for 100 ms and ten samples; a change of rate for 100 ms and four, if that many come in
-    /// a tick: a task that runs for less than a period between settings would never be sampled. Where samples
-    /// are rarer than ticks it also waits for a random part of the time between samples, because a setting
+    /// a step: a task that runs for less than a period between settings would never be sampled. Where samples
+    /// are rarer than steps it also waits for a random part of the time between samples, because a setting
     /// right after a sample discards less than half a period.
     pub fn due(&mut self, now_ns: u64, mean_period_ns: u64, dither: &mut Dither) -> bool {
         let set_ns = self.latest().at_ns;

@@ -94,7 +94,7 @@ mod tests {
         CostPrediction::new(settings, CostModel::default(), choice, seen)
     }
 
-    fn tick() -> Reading {
+    fn step() -> Reading {
         Reading {
             target_cpu_ns: 100_000_000,
             samples: 10,
@@ -109,9 +109,9 @@ mod tests {
     fn a_command_is_predicted_from_its_first_second_and_not_again() {
         let mut command = cost_prediction(None);
         let blind = *command.prediction();
-        (1..10).for_each(|at| command.observe(&tick(), at * 100_000_000));
+        (1..10).for_each(|at| command.observe(&step(), at * 100_000_000));
         assert_eq!(*command.prediction(), blind);
-        command.observe(&tick(), 1_000_000_000);
+        command.observe(&step(), 1_000_000_000);
         let informed = *command.prediction();
         // 20 µs, a hundred frames at 50 ns and 2000 bytes at 0.2 ns; 3000 switches a second at 0.5 µs.
         assert!((informed.overhead_ns.mean - 25_400.0).abs() < 1e-6, "{informed:?}");
@@ -125,7 +125,7 @@ mod tests {
         let watched = Activity { wall_ns: 30_000_000, target_cpu_ns: 30_000_000, ..Activity::default() };
         let mut attached = cost_prediction(Some(&watched));
         let before = *attached.prediction();
-        (1..20).for_each(|at| attached.observe(&tick(), at * 100_000_000));
+        (1..20).for_each(|at| attached.observe(&step(), at * 100_000_000));
         assert_eq!(*attached.prediction(), before);
     }
 }

@@ -46,7 +46,7 @@ use crate::sys::alarm::SwitchAlarm;
 use crate::sys::{clock, procfs};
 
 /// The shortest time between two steps, if the first was late.
-const MIN_TICK_NS: u64 = 50_000_000;
+const MIN_STEP_NS: u64 = 50_000_000;
 /// Records younger than this may still be preceded by records on their way to another ring (ns).
 const SETTLING_NS: u64 = 2_000_000;
 /// How long after inheriting its parent's clocks a child is on record (ns). On a very busy machine it may
@@ -124,8 +124,8 @@ pub(crate) struct Engine<L> {
     costs: CostModel,
     cost_prediction: CostPrediction,
     settings: ClockSettings,
-    next_tick_ns: u64,
-    ticked_ns: u64,
+    next_step_ns: u64,
+    stepped_ns: u64,
     adopted: Adopted,
     attach_changed: bool,
     cpus_changed: bool,
@@ -193,8 +193,8 @@ impl<L: DecisionLog> Engine<L> {
             costs: how.costs,
             cost_prediction: how.cost_prediction,
             settings,
-            next_tick_ns: 0,
-            ticked_ns: 0,
+            next_step_ns: 0,
+            stepped_ns: 0,
             adopted: Adopted::default(),
             attach_changed: false,
             cpus_changed: false,
@@ -270,7 +270,7 @@ impl<L: DecisionLog> Engine<L> {
         self.part = self.part_from(clock::monotonic_ns());
         self.context_switches(); // those until now are history
         let now_ns = clock::monotonic_ns();
-        (self.ticked_ns, self.next_tick_ns) = (now_ns, now_ns + self.next_pause_ns());
+        (self.stepped_ns, self.next_step_ns) = (now_ns, now_ns + self.next_pause_ns());
         self.bursts.begin_run(now_ns);
         self.begin_ways(now_ns);
         self.interrupts = (!self.sampler.is_inside()).then(|| InterruptProbe::start(self.access));
@@ -296,16 +296,16 @@ impl<L: DecisionLog> Engine<L> {
             self.rouse();
         }
         let so_far = self.by_events(self.session.since_last_reading(now_ns));
-        let is_due = now_ns + slack_ns >= self.next_tick_ns;
+        let is_due = now_ns + slack_ns >= self.next_step_ns;
         if is_due || self.controller.overdrawn(&so_far) {
             match is_due && !is_alarmed && self.is_calm(now_ns, &so_far) {
                 true => self.stay_calm(),
-                false => self.tick(),
+                false => self.step(),
             }
-            let tick_ns = self.next_pause_ns();
-            self.next_tick_ns = (self.next_tick_ns + tick_ns).max(now_ns + MIN_TICK_NS.min(tick_ns));
+            let step_ns = self.next_pause_ns();
+            self.next_step_ns = (self.next_step_ns + step_ns).max(now_ns + MIN_STEP_NS.min(step_ns));
         }
-        self.maintain(now_ns); // at once: what a tick has found too dear goes on costing until then
+        self.maintain(now_ns); // at once: what a step has found too dear goes on costing until then
     }
 
     /// Times the kernel's handler in short bursts, if the budget allows.
@@ -358,11 +358,11 @@ impl<L: DecisionLog> Engine<L> {
         self.sampler.shortfalls().into_iter().for_each(|line| self.note(line));
         // The target is gone, so no further decision is logged.
         let decided = self.last_decision;
-        self.tick();
+        self.step();
         self.last_decision = decided;
     }
 
-    fn tick(&mut self) {
+    fn step(&mut self) {
         let now_ns = clock::monotonic_ns();
         let second_is_over = now_ns >= self.next_second_ns;
         if second_is_over {
@@ -385,7 +385,7 @@ impl<L: DecisionLog> Engine<L> {
             ..self.by_events(reading)
         };
         self.look_at_interrupts();
-        let decision = self.controller.tick(&reading, &self.session.take_shares());
+        let decision = self.controller.step(&reading, &self.session.take_shares());
         self.session.set_prices(self.controller.parts_ns());
         if attached_anew {
             self.controller.attached_anew(); // what the way until now has cost is spent, and no sign of what is to come
@@ -419,7 +419,7 @@ impl<L: DecisionLog> Engine<L> {
 
     /// Separates lost samples from other lost records.
     fn judge_lost(&mut self, now_ns: u64) {
-        self.ticked_ns = now_ns;
+        self.stepped_ns = now_ns;
         self.session.set_most_hz(self.sampler.cpus() as f64 * 1e9 / self.settings.period_ns.max(1) as f64);
         self.session.judge_lost(now_ns);
     }

@@ -348,8 +348,8 @@ impl PerfSampler {
     }
 
     /// Draws the time until the next redraw (ns).
-    pub(crate) fn draw_tick_ns(&mut self) -> u64 {
-        self.dither.tick_ns()
+    pub(crate) fn draw_step_ns(&mut self) -> u64 {
+        self.dither.step_ns()
     }
 
     /// Draws new periods for those clocks that are due.

@@ -109,8 +109,8 @@ impl Source {
     }
 
     /// Draws the time until the next redraw (ns).
-    pub(crate) fn draw_tick_ns(&mut self) -> u64 {
-        either!(self, one => one.draw_tick_ns())
+    pub(crate) fn draw_step_ns(&mut self) -> u64 {
+        either!(self, one => one.draw_step_ns())
     }
 
     /// Draws new periods for those clocks that are due; timers do so by themselves.

@@ -246,9 +246,9 @@ impl TimerSampler {
         self.at_tick = at_tick;
     }
 
-    /// Draws the time until the next tick (ns).
-    pub(crate) fn draw_tick_ns(&mut self) -> u64 {
-        self.dither.tick_ns()
+    /// Draws the time until the next step (ns).
+    pub(crate) fn draw_step_ns(&mut self) -> u64 {
+        self.dither.step_ns()
     }
 
     /// What handlers have taken since the last call, by their own clocks.

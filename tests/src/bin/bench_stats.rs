@@ -55,7 +55,7 @@ fn retune_us(functions: u64, repetitions: usize) -> f64 {
             ..Reading::default()
         };
         let counts = (0..functions).map(|key| (key, 1 + rng.u64(0..2 * TICK_SAMPLES / functions))).collect();
-        controller.tick(&reading, &TopShares { counts, ..TopShares::default() });
+        controller.step(&reading, &TopShares { counts, ..TopShares::default() });
     })
 }
 

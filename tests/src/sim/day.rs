@@ -233,7 +233,7 @@ impl<'a> Run<'a> {
         let shares = TopShares { counts: counted.collect(), ..TopShares::default() };
         let reading = Reading { target_cpu_ns: tick.cpu_ns as u64, ..tick.reading(self.now_ns, switches) };
         self.book((self.now_ns - started_ns) as f64, &tick);
-        self.decision = self.controller.tick(&reading, &shares);
+        self.decision = self.controller.step(&reading, &shares);
         self.copy.revise(self.now_ns);
         let ring_bytes = self.resources().ring_bytes;
         let filled_ns = time_to_fill_ns(ring_bytes, u64::from(self.copy.bytes()), self.decision.period_ns);

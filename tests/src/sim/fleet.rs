@@ -164,7 +164,7 @@ pub fn run_fleet(fleet: &Fleet, seed: u64) -> FleetOutcome {
         };
         let run = &mut runs[next];
         let (reading, shares, truth) = run.host.tick(|so_far| run.controller.overdrawn(so_far));
-        let decision = run.controller.tick(&reading, &shares);
+        let decision = run.controller.step(&reading, &shares);
         run.host.obey(&decision);
         run.rate_hz = decision.rate_hz;
         if run.host.now_s() > 2.0 {

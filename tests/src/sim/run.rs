@@ -73,7 +73,7 @@ pub(super) fn play(scenario: &Scenario, seed: u64, mut each: impl FnMut(&Truth, 
         if let Some(times_ns) = host.interrupts() {
             controller.observe_interrupts(&times_ns);
         }
-        let decision = controller.tick(&reading, &shares);
+        let decision = controller.step(&reading, &shares);
         host.obey(&decision);
         each(&truth, rate_hz, &decision);
         rate_hz = decision.rate_hz;

@@ -28,7 +28,7 @@ fn a_fixed_rate_is_metered_and_kept() {
     let settings = RateSettings { fixed_rate_hz: Some(10_000.0), ..RateSettings::default() };
     let mut controller = RateController::new(settings, CostModel::default());
     for tick in 0..50 {
-        let decision = controller.tick(&reading(tick, 1_000), &TopShares::default());
+        let decision = controller.step(&reading(tick, 1_000), &TopShares::default());
         assert_eq!(
             (decision.reason, decision.rate_hz, decision.period_ns),
             (Reason::Fixed, 10_000.0, 100_000)
@@ -43,11 +43,11 @@ fn an_idle_target_keeps_its_rate() {
     let before = controller.start(0).rate_hz;
     for tick in 0..600 {
         let idle = Reading { at_ns: (tick + 1) * 100_000_000, self_cpu_ns: 40_000, ..Default::default() };
-        assert_eq!(controller.tick(&idle, &TopShares::default()).rate_hz, before);
+        assert_eq!(controller.step(&idle, &TopShares::default()).rate_hz, before);
     }
 }
 
-/// A tick in which the target and non-target processes kept so many CPUs busy, at the rate in force.
+/// A step in which the target and non-target processes kept so many CPUs busy, at the rate in force.
 fn sampled(tick: u64, rate_hz: f64, target_cpus: f64, non_target_cpus: f64) -> Reading {
     let samples = (rate_hz * target_cpus * 0.1).round() as u64;
     Reading {
@@ -69,7 +69,7 @@ fn as_one_of(replicas: f64, settings: RateSettings) -> Decision {
         }
         let half = (decision.rate_hz * 0.05).round() as u64;
         let shares = TopShares { counts: vec![(1, half), (2, half)], ..TopShares::default() };
-        decision = controller.tick(&sampled(tick, decision.rate_hz, 1.0, 0.0), &shares);
+        decision = controller.step(&sampled(tick, decision.rate_hz, 1.0, 0.0), &shares);
     }
     decision
 }
@@ -108,7 +108,7 @@ fn a_fleet_s_figures_that_waver_move_no_rate() {
         }
         let half = (decision.rate_hz * 0.05).round() as u64;
         let shares = TopShares { counts: vec![(1, half), (2, half)], ..TopShares::default() };
-        decision = controller.tick(&sampled(tick, decision.rate_hz, 1.0, 0.0), &shares);
+        decision = controller.step(&sampled(tick, decision.rate_hz, 1.0, 0.0), &shares);
         settled = if tick == 600 { decision.retunes } else { settled };
     }
     assert!(decision.retunes <= settled + 1, "{} of {settled}", decision.retunes);
@@ -122,7 +122,7 @@ fn non_targets_are_hardly_sampled_once_the_target_is_idle() {
     let mut play = |ticks: std::ops::Range<u64>, cpus: f64, non_targets: f64| {
         for tick in ticks {
             let reading = sampled(tick, rate_hz, cpus, non_targets);
-            rate_hz = controller.tick(&reading, &TopShares::default()).rate_hz;
+            rate_hz = controller.step(&reading, &TopShares::default()).rate_hz;
         }
         (rate_hz, controller.non_targets_may_overspend())
     };
@@ -144,7 +144,7 @@ fn ten_seconds_with_the_last_busy_moment_stay_within_the_budget() {
     for tick in 0..400 {
         let cpus = if tick < 200 { 1.0 } else { 0.0 };
         let reading = Reading { self_cpu_ns: 5_000, ..sampled(tick, rate_hz, cpus, 0.5) };
-        rate_hz = controller.tick(&reading, &TopShares::default()).rate_hz;
+        rate_hz = controller.step(&reading, &TopShares::default()).rate_hz;
     }
     let worst = controller.account().worst_10s_ratio();
     assert!((0.007..0.0102).contains(&worst), "{worst}");
@@ -162,7 +162,7 @@ fn rates_after(lost: u64, once_ns: u64, ticks: u64) -> (f64, Vec<f64>, RateContr
             reading.self_cpu_ns += once_ns;
             reading.self_once_ns = once_ns;
         }
-        rates.push(controller.tick(&reading, &TopShares::default()).rate_hz);
+        rates.push(controller.step(&reading, &TopShares::default()).rate_hz);
     }
     (first_hz, rates, controller)
 }
@@ -191,11 +191,11 @@ fn set_up_is_overhead_but_no_cost_of_the_next_sample_and_paid_for_over_minutes()
 }
 
 #[test]
-fn a_tick_ends_where_non_targets_alone_are_sampled() {
+fn a_step_ends_where_non_targets_alone_are_sampled() {
     let mut controller = RateController::new(RateSettings::default(), CostModel::default());
     let mut rate_hz = controller.start(0).rate_hz;
     for tick in 0..200 {
-        rate_hz = controller.tick(&sampled(tick, rate_hz, 16.0, 2.0), &TopShares::default()).rate_hz;
+        rate_hz = controller.step(&sampled(tick, rate_hz, 16.0, 2.0), &TopShares::default()).rate_hz;
     }
     let so_far = |cpus| Reading {
         at_ns: 200 * 100_000_000 + 50_000_000,
@@ -226,7 +226,7 @@ fn stepped(ratio: f64, eta: f64) -> f64 {
     let fixed_hz = 500.0;
     controller.rate_hz = fixed_hz * ratio;
     let target_hz = fixed_hz * ratio.powf(-2.0 * eta / 3.0);
-    controller.step(target_hz, (target_hz / controller.rate_hz).ln(), false);
+    controller.move_to(target_hz, (target_hz / controller.rate_hz).ln(), false);
     controller.rate_hz / fixed_hz
 }
 
@@ -253,7 +253,7 @@ fn there_is_room_for_a_burst_unless_it_would_slow_sampling_down() {
     let mut controller = RateController::new(RateSettings::default(), CostModel::default());
     let quiet = TopShares::default();
     (0..20).for_each(|tick| {
-        controller.tick(&reading(tick, 0), &quiet);
+        controller.step(&reading(tick, 0), &quiet);
     });
     let half_ns = 0.5 * controller.bucket.depth_ns();
     assert!(controller.has_room_for(0.9 * half_ns) && !controller.has_room_for(1.1 * half_ns));
@@ -344,7 +344,7 @@ fn other_settings_are_adopted_with_all_that_was_learned() {
             ..Reading::default()
         };
         let counts = (0..8).map(|function| (function, samples / 8)).collect();
-        controller.tick(&reading, &TopShares { counts, ..TopShares::default() })
+        controller.step(&reading, &TopShares { counts, ..TopShares::default() })
     };
     controller.start(0);
     let before = (1..=100).map(|number| tick(&mut controller, number)).last().unwrap();
@@ -379,7 +379,7 @@ proptest! {
         let shares = TopShares { counts, ..TopShares::default() };
         for reading in &readings {
             controller.observe_handler(&times);
-            let decision = controller.tick(reading, &shares);
+            let decision = controller.step(reading, &shares);
             let rate = decision.rate_hz;
             prop_assert!(rate >= limits.floor_hz && rate <= limits.ceiling_hz(), "{decision:?}");
             prop_assert!(decision.period_ns >= 20_000);
@@ -402,7 +402,7 @@ fn samples_of_a_target_that_is_seldom_busy_are_far_apart() {
     for tick in 1..=300_u64 {
         let reading =
             Reading { at_ns: tick * 100_000_000, target_cpu_ns: tick % 2 * 10_000_000, ..Reading::default() };
-        controller.tick(&reading, &shares);
+        controller.step(&reading, &shares);
     }
     // A tenth of a CPU at the busiest, a twentieth in the mean.
     let gap_s = controller.sample_gap_ns() * 1e-9;
@@ -464,7 +464,7 @@ fn run_of(are_threads_coupled: bool, seconds: f64, host: impl Fn(f64) -> Host) -
         };
         let taken_ns = samples as f64 * (10_000.0 + 500.0 * host.frames) + reading.switches as f64 * 1_000.0;
         steps.push([step_s, host.busy_cpus * step_s, taken_ns * 1e-9, reading.self_cpu_ns as f64 * 1e-9]);
-        decision = controller.tick(
+        decision = controller.step(
             &reading,
             &TopShares { counts: vec![(1, samples / 2), (2, samples / 2)], ..TopShares::default() },
         );
@@ -576,11 +576,11 @@ fn another_law_and_another_budget_of_own_time_are_adopted_in_full() {
     controller.adopt(RateSettings { own_cpu_ratio: None, horizon_s: Some(60.0), ..personal.clone() });
     assert!(controller.own.is_none());
     assert_eq!(
-        (controller.longest_step_ns(0), controller.tick(&reading(1, 10), &TopShares::default()).law),
+        (controller.longest_step_ns(0), controller.step(&reading(1, 10), &TopShares::default()).law),
         (u64::MAX, LawInForce::Horizon)
     );
     controller.adopt(personal);
     assert!(controller.own.is_some());
-    assert_eq!(controller.tick(&reading(2, 10), &TopShares::default()).law, LawInForce::Anytime);
+    assert_eq!(controller.step(&reading(2, 10), &TopShares::default()).law, LawInForce::Anytime);
     assert!(controller.longest_step_ns(0) < 100_000_000);
 }

@@ -71,7 +71,7 @@ impl Program {
                 forks: self.forks_per_s / 10,
                 ..Reading::default()
             };
-            let decision = controller.tick(&reading, &TopShares::default());
+            let decision = controller.step(&reading, &TopShares::default());
             (rate_hz, bound_by) = (decision.rate_hz, decision.bound_by);
         }
         (rate_hz, controller.account().last_1s_ratio(), bound_by)

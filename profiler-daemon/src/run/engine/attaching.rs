@@ -20,7 +20,7 @@ use std::sync::Arc;
 
 use profiler_core::attach::{AttachMode, GROUP_SWITCH, Observed};
 
-use super::{DecisionLog, Engine, MIN_TICK_NS};
+use super::{DecisionLog, Engine, MIN_STEP_NS};
 use crate::run::explain;
 use crate::sampler::access::OpenError;
 use crate::sampler::perf::Attachment;
@@ -30,8 +30,8 @@ use crate::sys::alarm::SwitchAlarm;
 use crate::sys::{limits, procfs};
 
 const SECOND_NS: u64 = 1_000_000_000;
-/// The same for the way to attach in the first second of a run: at every tick.
-const EARLY_LOOK_NS: u64 = MIN_TICK_NS;
+/// The same for the way to attach in the first second of a run: at every step.
+const EARLY_LOOK_NS: u64 = MIN_STEP_NS;
 /// The shortest time between two reopenings for the sake of new threads (ns).
 const ADOPT_EVERY_NS: u64 = 1_000_000_000;
 /// The same where the rate has fallen to this share since, so that clocks that threads inherited sample too often.
@@ -224,8 +224,8 @@ impl<L: DecisionLog> Engine<L> {
         self.alarm.as_ref()
     }
 
-    /// Asks whether the way to attach is still the right one: once a second, and at every tick where few threads make that
-    /// cheap, since a storm of switches spends the budget of a second within some ticks. Returns the context switches that the
+    /// Asks whether the way to attach is still the right one: once a second, and at every step where few threads make that
+    /// cheap, since a storm of switches spends the budget of a second within some steps. Returns the context switches that the
     /// events made dearer, and whether the way changes.
     pub(super) fn look_at_attach(&mut self, now_ns: u64) -> (u64, bool) {
         let switches = self.context_switches();

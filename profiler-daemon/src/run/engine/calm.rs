@@ -21,7 +21,7 @@ impl<L: DecisionLog> Engine<L> {
     /// thread or code that has come or gone, no storm, and no more than half of either budget spent. `so_far` is what has
     /// happened since.
     pub(super) fn is_calm(&self, now_ns: u64, so_far: &Reading) -> bool {
-        let pause_ns = now_ns.saturating_sub(self.ticked_ns) + self.slack_ns();
+        let pause_ns = now_ns.saturating_sub(self.stepped_ns) + self.slack_ns();
         let longest_ns = LONGEST_CALM_NS.min(self.session.elapsed_ns() / SHARE_OF_RUN);
         pause_ns < longest_ns
             && now_ns < self.next_second_ns
@@ -49,7 +49,7 @@ impl<L: DecisionLog> Engine<L> {
         let sample = self.costs.sample(so_far.frames as f64 / samples, so_far.stack_bytes as f64 / samples);
         let usual_ns = self.controller.cost().target.mean_ns;
         let slowdown_ratio = self.controller.held_up() * usual_ns * 1e-9 * decided.rate_hz;
-        let wall_ns = so_far.at_ns.saturating_sub(self.ticked_ns).max(1) as f64;
+        let wall_ns = so_far.at_ns.saturating_sub(self.stepped_ns).max(1) as f64;
         let own_ns =
             so_far.self_cpu_ns as f64 + so_far.foreign_samples as f64 * self.costs.per_sample_ns.mean_ns;
         let own_ratio =

@@ -64,7 +64,7 @@ impl<L: DecisionLog> Engine<L> {
         }
         if came {
             self.members_changed |= self.attach.mode() == AttachMode::Task;
-            self.rouse(); // a new process may end before a rare tick
+            self.rouse(); // a new process may end before a rare step
         }
     }
 

@@ -16,18 +16,18 @@ use super::{DecisionLog, Engine};
 use crate::sys::alarm::SwitchAlarm;
 use crate::sys::clock;
 
-/// Time between two looks at the rings where a sample's cost could jump: it must not go unseen for a whole tick.
+/// Time between two looks at the rings where a sample's cost could jump: it must not go unseen for a whole step.
 const LOOK_NS: u64 = 25_000_000;
 /// Time between two looks at the rings in the beginning, where stacks are deeper than their copies (ns): the rest is read from the
 /// process, which may soon run another program, and no earlier stack completes the first.
 const EARLY_LOOK_NS: u64 = 2_000_000;
 /// How long a run is beginning (ns).
 const BEGINNING_NS: u64 = 300_000_000;
-/// A jump by less than this factor cannot overspend the budget of a second within a tick.
+/// A jump by less than this factor cannot overspend the budget of a second within a step.
 const HARMLESS_JUMP: f64 = 2.0;
-/// The longest tick (s).
-const LONGEST_TICK_S: f64 = 0.11;
-/// The longest pause of a target that rests is a tick, doubled so often: until then a burst is sampled at the rate that an idle
+/// The longest step (s).
+const LONGEST_STEP_S: f64 = 0.11;
+/// The longest pause of a target that rests is a step, doubled so often: until then a burst is sampled at the rate that an idle
 /// target is granted, which no burst turns into much.
 const LONGEST_REST: u32 = 4;
 /// A target whose samples are as far apart (ns) is looked at half as often, one that is sampled twice as rarely a quarter as
@@ -42,11 +42,11 @@ const LONGEST_SLACK: u32 = 5;
 /// How long nothing has happened.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Rest {
-    /// Samples and other records until the last tick.
+    /// Samples and other records until the last step.
     seen: u64,
-    /// Ticks in a row without any, up to [`LONGEST_REST`].
+    /// Steps in a row without any, up to [`LONGEST_REST`].
     pub(super) quiet_ticks: u32,
-    /// How often a tick is doubled since samples are rare; more by one at each, for a target may be about to begin.
+    /// How often a step is doubled since samples are rare; more by one at each, for a target may be about to begin.
     rarity: u32,
     /// Whether the target used no CPU time in the last of them: then it has not switched, either.
     pub(super) is_idle: bool,
@@ -55,7 +55,7 @@ pub(super) struct Rest {
 impl<L: DecisionLog> Engine<L> {
     /// How long to sleep from now on.
     pub(crate) fn pause(&self, now_ns: u64) -> Duration {
-        let until_tick = self.next_tick_ns.saturating_sub(now_ns);
+        let until_step = self.next_step_ns.saturating_sub(now_ns);
         let looks = self.samples_came && self.cost_may_jump() && !self.has_room_for_a_jump()
             || self.controller.non_targets_may_overspend();
         let reads_on = self.session.exceeds_copies() && self.session.elapsed_ns() < BEGINNING_NS;
@@ -68,25 +68,25 @@ impl<L: DecisionLog> Engine<L> {
         // While nothing comes, half a ring may fill before somebody looks, and not a quarter.
         let rests = self.resting.is_some_and(|rest| rest.quiet_ticks > 0);
         let fill_ns = self.sampler.time_to_fill_ns().saturating_mul(if rests { 2 } else { 1 });
-        Duration::from_nanos(until_tick.min(look_ns).min(burst_ns).min(fill_ns))
+        Duration::from_nanos(until_step.min(look_ns).min(burst_ns).min(fill_ns))
     }
 
-    /// Ticks get rarer while nothing happens: for one target among many, which shall cost nothing while they idle.
+    /// Steps get rarer while nothing happens: for one target among many, which shall cost nothing while they idle.
     pub(crate) fn rests(&mut self) {
         self.resting = Some(Rest::default());
     }
 
     /// Takes stock at the next turn, and often again after that: something has begun.
     pub(super) fn rouse(&mut self) {
-        self.next_tick_ns = self.next_tick_ns.min(clock::monotonic_ns());
+        self.next_step_ns = self.next_step_ns.min(clock::monotonic_ns());
         self.resting = self.resting.map(|_| Rest::default());
     }
 
-    /// How long until the next tick (ns).
+    /// How long until the next step (ns).
     pub(super) fn next_pause_ns(&mut self) -> u64 {
-        let tick_ns =
-            self.sampler.draw_tick_ns().min(self.controller.longest_step_ns(self.session.elapsed_ns()));
-        let Some(rest) = &mut self.resting else { return tick_ns };
+        let step_ns =
+            self.sampler.draw_step_ns().min(self.controller.longest_step_ns(self.session.elapsed_ns()));
+        let Some(rest) = &mut self.resting else { return step_ns };
         let counts = &self.session.counts;
         let seen = counts.samples + counts.foreign + counts.side_records + counts.forks;
         let is_quiet = std::mem::replace(&mut rest.seen, seen) == seen;
@@ -94,7 +94,7 @@ impl<L: DecisionLog> Engine<L> {
         let rarity = (2.0 * self.controller.sample_gap_ns() / RARE_NS).log2().max(0.0) as u32;
         let most_rare = if self.settings.mappings { LONGEST_REST } else { MOST_RARE_UNTOLD };
         rest.rarity = rarity.min(most_rare).min(rest.rarity + 1);
-        tick_ns << rest.quiet_ticks.max(rest.rarity)
+        step_ns << rest.quiet_ticks.max(rest.rarity)
     }
 
     /// Whether the dearest sample that the clocks can take, with the longest chain or the fullest copy, costs far
@@ -109,23 +109,23 @@ impl<L: DecisionLog> Engine<L> {
         self.costs.sample(frames as f64, f64::from(self.settings.copied_bytes())).mean_ns
     }
 
-    /// Whether a tick could bring such samples alone, and the budget would not even feel it.
+    /// Whether a step could bring such samples alone, and the budget would not even feel it.
     fn has_room_for_a_jump(&self) -> bool {
-        let samples = self.controller.rate_hz() * self.sampler.cpus() as f64 * LONGEST_TICK_S;
+        let samples = self.controller.rate_hz() * self.sampler.cpus() as f64 * LONGEST_STEP_S;
         self.controller.has_room_for(samples * self.dearest_ns())
     }
 
     /// Whether there is something to do: it is time to take stock, or will be soon, or there are records that should not wait
     /// for that.
     pub(crate) fn is_due(&self, now_ns: u64) -> bool {
-        let until_tick_ns = self.next_tick_ns.saturating_sub(now_ns);
+        let until_step_ns = self.next_step_ns.saturating_sub(now_ns);
         let burst_ends = self.bursts.ends_ns().is_some_and(|ends_ns| now_ns + SLACK_NS >= ends_ns);
         let rings = || self.alarm.as_ref().is_some_and(SwitchAlarm::is_ringing);
-        let looks = || self.pause(now_ns) < Duration::from_nanos(until_tick_ns);
-        until_tick_ns <= self.slack_ns() || burst_ends || rings() || looks() && self.sampler.has_records()
+        let looks = || self.pause(now_ns) < Duration::from_nanos(until_step_ns);
+        until_step_ns <= self.slack_ns() || burst_ends || rings() || looks() && self.sampler.has_records()
     }
 
-    /// How much earlier than it is due a tick may come, so that it needs no wake-up of its own: longer while nothing happens.
+    /// How much earlier than it is due a step may come, so that it needs no wake-up of its own: longer while nothing happens.
     pub(super) fn slack_ns(&self) -> u64 {
         self.resting.map_or(0, |rest| SLACK_NS << (2 * rest.quiet_ticks).min(LONGEST_SLACK))
     }
