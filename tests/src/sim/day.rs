@@ -10,11 +10,11 @@ use serde::Serialize;
 
 use super::crowd::Crowd;
 
-/// Mean length of a tick; the daemon draws each (ns).
+/// Mean length of a step; the daemon draws each (ns).
 const TICK_NS: u64 = 100_000_000;
 /// The rings are looked at this often where a sample's cost could jump (ns).
 const LOOK_NS: u64 = 25_000_000;
-/// Most clocks that are redrawn in a tick.
+/// Most clocks that are redrawn in a step.
 const REDRAWS_AT_ONCE: u64 = 64;
 const SECOND_NS: u64 = 1_000_000_000;
 
@@ -41,7 +41,7 @@ pub struct Day {
     pub non_target_cpus: f64,
     /// Cost of samples and switches, as calibrated; noise comes on top.
     pub costs: CostModel,
-    /// Noise of the true cost: each tick's is uniform within this around the mean.
+    /// Noise of the true cost: each step's is uniform within this around the mean.
     pub noise_ratio: f64,
     /// The profiler's own CPU time.
     pub own: OwnCosts,
@@ -134,14 +134,14 @@ pub fn run_day(day: &Day) -> DayOutcome {
     let mut run = Run::new(day);
     let end_ns = (day.hours * 3600.0 * 1e9) as u64;
     while run.now_ns < end_ns {
-        run.tick();
+        run.step();
     }
     run.outcome()
 }
 
-/// What a tick truly brought.
+/// What a step truly brought.
 #[derive(Default)]
-struct Tick {
+struct StepTotals {
     cpu_ns: f64,
     target_ns: f64,
     foreign_ns: f64,
@@ -214,25 +214,25 @@ impl<'a> Run<'a> {
         Resources::new(self.attach.mode(), self.day.threads, self.day.cpus)
     }
 
-    /// Lets a tick pass, or less where the controller finds it has spent too much, and decides.
-    fn tick(&mut self) {
-        let (started_ns, mut tick) = (self.now_ns, Tick::default());
+    /// Lets a step pass, or less where the controller finds it has spent too much, and decides.
+    fn step(&mut self) {
+        let (started_ns, mut step) = (self.now_ns, StepTotals::default());
         let noise = self.crowd.around_one(self.day.noise_ratio);
         let looks = self.controller.non_targets_may_overspend() || self.cost_may_jump();
         while self.now_ns - started_ns < TICK_NS {
-            self.pass(&mut tick, noise);
-            if looks && self.look_shows_debt(&mut tick) {
+            self.pass(&mut step, noise);
+            if looks && self.look_shows_debt(&mut step) {
                 break;
             }
         }
-        tick.own_us += self.day.cpus as f64 * self.day.own.per_ring_us;
-        let redraws = (tick.samples + tick.foreign).min(self.resources().clocks).min(REDRAWS_AT_ONCE);
-        tick.own_us += redraws as f64 * self.day.own.per_redraw_us;
-        let switches = if self.now_ns >= self.next_second_ns { self.each_second(&mut tick) } else { 0 };
-        let counted = tick.counts.iter().enumerate().map(|(function, count)| (function as u64, *count));
+        step.own_us += self.day.cpus as f64 * self.day.own.per_ring_us;
+        let redraws = (step.samples + step.foreign).min(self.resources().clocks).min(REDRAWS_AT_ONCE);
+        step.own_us += redraws as f64 * self.day.own.per_redraw_us;
+        let switches = if self.now_ns >= self.next_second_ns { self.each_second(&mut step) } else { 0 };
+        let counted = step.counts.iter().enumerate().map(|(function, count)| (function as u64, *count));
         let shares = TopShares { counts: counted.collect(), ..TopShares::default() };
-        let reading = Reading { target_cpu_ns: tick.cpu_ns as u64, ..tick.reading(self.now_ns, switches) };
-        self.book((self.now_ns - started_ns) as f64, &tick);
+        let reading = Reading { target_cpu_ns: step.cpu_ns as u64, ..step.reading(self.now_ns, switches) };
+        self.book((self.now_ns - started_ns) as f64, &step);
         self.decision = self.controller.step(&reading, &shares);
         self.copy.revise(self.now_ns);
         let ring_bytes = self.resources().ring_bytes;
@@ -246,14 +246,14 @@ impl<'a> Run<'a> {
         dearest.mean_ns > 2.0 * self.controller.cost().target.mean_ns
     }
 
-    /// A look at the rings before the tick is over; whether it has to end here.
-    fn look_shows_debt(&self, tick: &mut Tick) -> bool {
-        tick.own_us += self.day.cpus as f64 * self.day.own.per_ring_us;
-        self.controller.overdrawn(&tick.reading(self.now_ns, 0))
+    /// A look at the rings before the step is over; whether it has to end here.
+    fn look_shows_debt(&self, step: &mut StepTotals) -> bool {
+        step.own_us += self.day.cpus as f64 * self.day.own.per_ring_us;
+        self.controller.overdrawn(&step.reading(self.now_ns, 0))
     }
 
     /// Lets the time until the next look at the rings pass.
-    fn pass(&mut self, tick: &mut Tick, noise: f64) {
+    fn pass(&mut self, step: &mut StepTotals, noise: f64) {
         let (day, length_s) = (self.day, LOOK_NS as f64 * 1e-9);
         let busy_cpus = self.crowd.busy_cpus(self.now_ns as f64 * 1e-9, length_s);
         let cpu_ns = busy_cpus * LOOK_NS as f64;
@@ -265,29 +265,29 @@ impl<'a> Run<'a> {
         let foreign = if self.attach.mode() == AttachMode::Cpu {
             self.crowd.poisson(day.non_target_cpus * LOOK_NS as f64 / self.decision.period_ns as f64)
         } else {
-            tick.target_ns += switches * day.costs.per_switch_ns.mean_ns;
+            step.target_ns += switches * day.costs.per_switch_ns.mean_ns;
             self.switches += switches;
             0
         };
         (0..samples.min(50)).for_each(|_| self.copy.observe(day.stack_bytes, false));
-        (0..8).for_each(|function| tick.counts[function] += counts[function]);
-        tick.cpu_ns += cpu_ns;
-        tick.target_ns += samples as f64 * sample_ns * noise;
-        tick.foreign_ns += foreign as f64 * sample_ns * noise;
-        tick.samples += samples;
-        tick.foreign += foreign;
-        tick.stack_bytes += samples * stack_bytes;
-        tick.own_us += length_s * day.own.per_second_us + (samples + foreign) as f64 * day.own.per_sample_us;
+        (0..8).for_each(|function| step.counts[function] += counts[function]);
+        step.cpu_ns += cpu_ns;
+        step.target_ns += samples as f64 * sample_ns * noise;
+        step.foreign_ns += foreign as f64 * sample_ns * noise;
+        step.samples += samples;
+        step.foreign += foreign;
+        step.stack_bytes += samples * stack_bytes;
+        step.own_us += length_s * day.own.per_second_us + (samples + foreign) as f64 * day.own.per_sample_us;
         self.now_ns += LOOK_NS;
     }
 
     /// Whether the other way to attach is the cheaper one; returns the switches that the events made dearer.
-    fn each_second(&mut self, tick: &mut Tick) -> u64 {
+    fn each_second(&mut self, step: &mut StepTotals) -> u64 {
         self.next_second_ns = self.now_ns + SECOND_NS;
         let costs = &self.day.costs;
         let (switches, foreign) = (std::mem::take(&mut self.switches), std::mem::take(&mut self.foreign));
         if self.attach.mode() == AttachMode::Task {
-            tick.own_us += self.day.threads as f64 * self.day.own.per_thread_us;
+            step.own_us += self.day.threads as f64 * self.day.own.per_thread_us;
         }
         let extra_ns = switches * costs.per_switch_ns.mean_ns + foreign as f64 * costs.per_sample_ns.mean_ns;
         let target_ns = std::mem::take(&mut self.cpu_ns);
@@ -302,21 +302,21 @@ impl<'a> Run<'a> {
         switches as u64
     }
 
-    fn book(&mut self, wall_ns: f64, tick: &Tick) {
+    fn book(&mut self, wall_ns: f64, step: &StepTotals) {
         let spend = Spend {
-            base_ns: tick.target_ns,
-            foreign_ns: tick.foreign_ns,
-            self_ns: tick.own_us * 1e3,
+            base_ns: step.target_ns,
+            foreign_ns: step.foreign_ns,
+            self_ns: step.own_us * 1e3,
             ..Spend::default()
         };
-        self.account.book(wall_ns, tick.cpu_ns, &spend);
-        self.cpu_ns += tick.cpu_ns;
-        self.foreign += tick.foreign;
-        self.samples_ns += tick.target_ns;
-        self.own_us += tick.own_us;
+        self.account.book(wall_ns, step.cpu_ns, &spend);
+        self.cpu_ns += step.cpu_ns;
+        self.foreign += step.foreign;
+        self.samples_ns += step.target_ns;
+        self.own_us += step.own_us;
         let last_1s = self.account.last_1s_ratio();
         if self.now_ns >= SECOND_NS && last_1s > self.worst.0 {
-            self.worst = (last_1s, self.now_ns as f64 / 3600e9, tick.cpu_ns / wall_ns);
+            self.worst = (last_1s, self.now_ns as f64 / 3600e9, step.cpu_ns / wall_ns);
         }
         if last_1s > 1.2 * self.day.budget_ratio {
             self.over_ns += wall_ns;
@@ -343,7 +343,7 @@ impl<'a> Run<'a> {
     }
 }
 
-impl Tick {
+impl StepTotals {
     /// What the daemon reads, without the target's CPU time.
     fn reading(&self, at_ns: u64, switches: u64) -> Reading {
         Reading {

@@ -50,7 +50,7 @@ pub struct FleetOutcome {
     pub rates_of_law: Vec<f64>,
     /// Changes of budgets in the last half of the run, for each target.
     pub changes: Vec<u64>,
-    /// The smallest rate of any target at any tick after its first two seconds (samples per CPU-second).
+    /// The smallest rate of any target at any step after its first two seconds (samples per CPU-second).
     pub least_rate_hz: f64,
 }
 
@@ -163,7 +163,7 @@ pub fn run_fleet(fleet: &Fleet, seed: u64) -> FleetOutcome {
             continue;
         };
         let run = &mut runs[next];
-        let (reading, shares, truth) = run.host.tick(|so_far| run.controller.overdrawn(so_far));
+        let (reading, shares, truth) = run.host.step(|so_far| run.controller.overdrawn(so_far));
         let decision = run.controller.step(&reading, &shares);
         run.host.obey(&decision);
         run.rate_hz = decision.rate_hz;

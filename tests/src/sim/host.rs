@@ -8,14 +8,14 @@ use super::profile::Functions;
 use super::program::{Hit, Slice, Thread};
 use super::scenario::Scenario;
 
-/// The shortest tick, where the last was late or cut short (ns); ticks are drawn by the dither, as the daemon's are.
-const MIN_TICK_NS: u64 = 50_000_000;
+/// The shortest step, where the last was late or cut short (ns); steps are drawn by the dither, as the daemon's are.
+const MIN_STEP_NS: u64 = 50_000_000;
 /// The rings are read this often in between (ns).
 const LOOK_NS: u64 = 20_000_000;
 /// Threads take turns at this grain (ns).
 const SLICE_NS: u64 = 2_000_000;
 
-/// What truly happened in a tick.
+/// What truly happened in a step.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Truth {
     pub(super) wall_ns: f64,
@@ -44,7 +44,7 @@ pub(super) struct Host<'a> {
     threads: Vec<Thread>,
     visits: ThreadVisits,
     now_ns: u64,
-    next_tick_ns: u64,
+    next_step_ns: u64,
     next_measured_ns: u64,
     period_ns: u64,
 }
@@ -56,7 +56,7 @@ impl<'a> Host<'a> {
         let thread = |i| Thread::new(i as u32, seed * 1_000 + i as u64, first.period_ns, &mut dither);
         let threads = (0..most).map(thread).collect();
         let rng = fastrand::Rng::with_seed(seed ^ 0x5eed);
-        let next_tick_ns = dither.step_ns();
+        let next_step_ns = dither.step_ns();
         let (visits, period_ns) = (ThreadVisits::default(), first.period_ns);
         Host {
             scenario,
@@ -65,7 +65,7 @@ impl<'a> Host<'a> {
             threads,
             visits,
             now_ns: 0,
-            next_tick_ns,
+            next_step_ns,
             next_measured_ns: 0,
             period_ns,
         }
@@ -83,9 +83,9 @@ impl<'a> Host<'a> {
         }
     }
 
-    /// Lets a tick pass, or less if the controller is `overdrawn` by what the rings hold; returns what the
+    /// Lets a step pass, or less if the controller is `overdrawn` by what the rings hold; returns what the
     /// daemon read and what was true.
-    pub(super) fn tick(&mut self, overdrawn: impl Fn(&Reading) -> bool) -> (Reading, TopShares, Truth) {
+    pub(super) fn step(&mut self, overdrawn: impl Fn(&Reading) -> bool) -> (Reading, TopShares, Truth) {
         let (started_ns, mut own_us) = (self.now_ns, 0.0);
         let mut slice = Slice { depth: 1.0, ..Slice::default() };
         let noise = 1.0 + self.scenario.noise_ratio * (2.0 * self.rng.f64() - 1.0);
@@ -98,12 +98,12 @@ impl<'a> Host<'a> {
             self.now_ns += SLICE_NS;
             let reading = reading(self.scenario, self.now_ns, &slice, own_us * lump);
             let looks = self.now_ns.is_multiple_of(LOOK_NS);
-            if self.now_ns >= self.next_tick_ns
+            if self.now_ns >= self.next_step_ns
                 || (looks && overdrawn(&Reading { target_cpu_ns: 0, ..reading }))
             {
                 let truth = self.truth((self.now_ns - started_ns) as f64, &mut slice, &reading, noise);
-                let tick_ns = self.dither.step_ns();
-                self.next_tick_ns = (self.next_tick_ns + tick_ns).max(self.now_ns + MIN_TICK_NS);
+                let step_ns = self.dither.step_ns();
+                self.next_step_ns = (self.next_step_ns + step_ns).max(self.now_ns + MIN_STEP_NS);
                 return (reading, self.shares(&slice), truth);
             }
         }
@@ -114,7 +114,7 @@ impl<'a> Host<'a> {
         let at_s = self.now_s();
         let phase = self.scenario.phase(at_s);
         let bursts = phase.burst_every_s > 0.0;
-        // Bursts begin at no round time, so that they meet ticks anywhere.
+        // Bursts begin at no round time, so that they meet steps anywhere.
         if bursts && (at_s + 0.037) % phase.burst_every_s >= phase.burst_s {
             return phase.own_us;
         }

@@ -81,7 +81,7 @@ impl Profile {
 }
 
 /// Plays a scenario with the real controller, periods and weights, and returns its profile in windows of `window_s` seconds
-/// of wall time, rounded up to ticks.
+/// of wall time, rounded up to steps.
 pub fn profile(scenario: &Scenario, seed: u64, window_s: f64) -> Profile {
     let mut profile = Profile::default();
     let (mut window, mut window_ns) = (Functions::default(), 0.0);

@@ -22,7 +22,7 @@ pub(super) struct Thread {
     unread: VecDeque<(u64, usize)>,
 }
 
-/// What threads did in a tick.
+/// What threads did in a step.
 #[derive(Default)]
 pub(super) struct Slice {
     pub(super) hits: Vec<Hit>,

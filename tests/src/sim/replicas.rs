@@ -76,7 +76,7 @@ impl<'s> Replica<'s> {
 
     fn play(&mut self, until_s: f64, counts: bool) {
         while self.from_s + self.host.now_s() < until_s {
-            let (reading, shares, truth) = self.host.tick(|so_far| self.controller.overdrawn(so_far));
+            let (reading, shares, truth) = self.host.step(|so_far| self.controller.overdrawn(so_far));
             let decision = self.controller.step(&reading, &shares);
             self.host.obey(&decision);
             self.rate_hz = decision.rate_hz;

@@ -32,7 +32,7 @@ pub struct Outcome {
     pub worst_200ms_of_budget: f64,
     /// Retunes a minute once converged.
     pub retunes_per_minute: f64,
-    /// Share of ticks in which the bucket throttled, once converged.
+    /// Share of steps in which the bucket throttled, once converged.
     pub throttled_ratio: f64,
     /// Sum of weights over CPU time, less one.
     pub weight_error_ratio: f64,
@@ -54,7 +54,7 @@ pub fn run(scenario: &Scenario, seed: u64, mut watch: impl FnMut(&Decision)) -> 
     tally.outcome(scenario, rate_hz)
 }
 
-/// The real controller against the simulated host; `each` sees what was true of a tick, the rate during it, and the
+/// The real controller against the simulated host; `each` sees what was true of a step, the rate during it, and the
 /// decision at its end. Returns the last rate (samples per CPU-second).
 pub(super) fn play(scenario: &Scenario, seed: u64, mut each: impl FnMut(&Truth, f64, &Decision)) -> f64 {
     let mut controller = RateController::new(settings(scenario), calibration(scenario));
@@ -64,7 +64,7 @@ pub(super) fn play(scenario: &Scenario, seed: u64, mut each: impl FnMut(&Truth, 
     let (mut schedule, mut timing) = (BurstSchedule::default(), false);
     schedule.begin(0);
     while host.now_s() < scenario.duration_s {
-        let (mut reading, shares, mut truth) = host.tick(|so_far| controller.overdrawn(so_far));
+        let (mut reading, shares, mut truth) = host.step(|so_far| controller.overdrawn(so_far));
         if timing {
             time_handler(&mut controller, &mut reading, &mut truth);
             schedule.ended(reading.at_ns);
@@ -81,7 +81,7 @@ pub(super) fn play(scenario: &Scenario, seed: u64, mut each: impl FnMut(&Truth, 
     rate_hz
 }
 
-/// A tick was a burst: the handler was timed, and that had its cost.
+/// A step was a burst: the handler was timed, and that had its cost.
 fn time_handler(controller: &mut RateController, reading: &mut Reading, truth: &mut Truth) {
     reading.trace_records = 2 * truth.handlers.len() as u64;
     truth.target_ns += reading.trace_records as f64 * TRACE_RECORD_NS;
@@ -133,13 +133,13 @@ pub(super) fn calibration(scenario: &Scenario) -> CostModel {
 }
 
 /// The largest overhead of any stretch of at least `length_s` (s of wall time) whose target used half a CPU or more.
-fn worst_ratio(ticks: &[Tick], length_s: f64) -> f64 {
+fn worst_ratio(steps: &[StepTotals], length_s: f64) -> f64 {
     let mut worst = 0.0f64;
-    for first in 0..ticks.len() {
+    for first in 0..steps.len() {
         let (mut wall_ns, mut cpu_ns, mut spent_ns) = (0.0, 0.0, 0.0);
-        for tick in &ticks[first..] {
+        for step in &steps[first..] {
             (wall_ns, cpu_ns, spent_ns) =
-                (wall_ns + tick.wall_ns, cpu_ns + tick.cpu_ns, spent_ns + tick.spent_ns);
+                (wall_ns + step.wall_ns, cpu_ns + step.cpu_ns, spent_ns + step.spent_ns);
             if wall_ns >= length_s * 1e9 {
                 worst = if cpu_ns >= 0.5 * wall_ns { worst.max(spent_ns / cpu_ns) } else { worst };
                 break;
@@ -150,7 +150,7 @@ fn worst_ratio(ticks: &[Tick], length_s: f64) -> f64 {
 }
 
 #[derive(Clone, Copy)]
-struct Tick {
+struct StepTotals {
     wall_ns: f64,
     cpu_ns: f64,
     spent_ns: f64,
@@ -158,16 +158,16 @@ struct Tick {
 
 #[derive(Default)]
 struct Tally {
-    history: Vec<Tick>,
+    history: Vec<StepTotals>,
     account: Account,
-    converged: Vec<Tick>,
+    converged: Vec<StepTotals>,
     cpu_ns: f64,
     weight_ns: f64,
     samples: f64,
     asked: f64,
     rates: Option<(f64, f64)>,
     overheads: Option<(f64, f64)>,
-    ticks: u32,
+    steps: u32,
     wall_ns: f64,
     throttled: u32,
     retunes: u32,
@@ -177,8 +177,8 @@ impl Tally {
     fn add(&mut self, scenario: &Scenario, truth: &Truth, rate_hz: f64, decision: &Decision) {
         let spend = Spend { base_ns: truth.target_ns, self_ns: truth.self_ns, ..Spend::default() };
         self.account.book(truth.wall_ns, truth.cpu_ns, &spend);
-        let tick = Tick { wall_ns: truth.wall_ns, cpu_ns: truth.cpu_ns, spent_ns: spend.total_ns() };
-        self.history.push(tick);
+        let step = StepTotals { wall_ns: truth.wall_ns, cpu_ns: truth.cpu_ns, spent_ns: spend.total_ns() };
+        self.history.push(step);
         self.cpu_ns += truth.cpu_ns;
         self.weight_ns += truth.functions.weight_ns.iter().sum::<f64>();
         self.samples += truth.samples as f64;
@@ -189,27 +189,27 @@ impl Tally {
         if at_s < phase.from_s + scenario.bands.converged_after_s {
             return;
         }
-        self.converged.push(tick);
+        self.converged.push(step);
         let believed = decision.overhead_us * 1e-6 / phase.overhead_s();
         let (least, most) = self.overheads.unwrap_or((believed, believed));
         self.overheads = Some((least.min(believed), most.max(believed)));
         let ratio = decision.rate_hz / scenario.optimum_hz(phase);
         let (low, high) = self.rates.unwrap_or((ratio, ratio));
-        self.ticks += 1;
+        self.steps += 1;
         self.wall_ns += truth.wall_ns;
         match decision.reason {
             Reason::Throttle => self.throttled += 1,
             Reason::Retune | Reason::PhaseChange => self.retunes += 1,
             _ => {}
         }
-        // What the bucket does for a tick has its own band.
+        // What the bucket does for a step has its own band.
         if decision.reason != Reason::Throttle {
             self.rates = Some((low.min(ratio), high.max(ratio)));
         }
     }
 
     fn outcome(self, scenario: &Scenario, rate_hz: f64) -> Outcome {
-        let ticks = f64::from(self.ticks.max(1));
+        let steps = f64::from(self.steps.max(1));
         let minutes = self.wall_ns * 1e-9 / 60.0;
         Outcome {
             rate_ratio: self.rates.unwrap_or_default(),
@@ -220,7 +220,7 @@ impl Tally {
             worst_60s_of_budget: worst_ratio(&self.history, 60.0) / scenario.budget_ratio,
             worst_200ms_of_budget: worst_ratio(&self.history, 0.2) / scenario.budget_ratio,
             retunes_per_minute: f64::from(self.retunes) / minutes.max(1.0),
-            throttled_ratio: f64::from(self.throttled) / ticks,
+            throttled_ratio: f64::from(self.throttled) / steps,
             weight_error_ratio: if self.cpu_ns > 0.0 { self.weight_ns / self.cpu_ns - 1.0 } else { 0.0 },
             realised_ratio: if self.asked > 0.0 { self.samples / self.asked } else { 1.0 },
             optimum_hz: scenario.optimum_hz(scenario.phase(scenario.duration_s)),

@@ -37,7 +37,7 @@ pub struct Scenario {
     /// The standard error that the calibration states.
     #[serde(default = "five_percent")]
     pub calibration_se_ratio: f64,
-    /// Noise of the true cost: each tick's is uniform within this around the mean.
+    /// Noise of the true cost: each step's is uniform within this around the mean.
     #[serde(default)]
     pub noise_ratio: f64,
     /// The profiler's own CPU time per second of wall time (µs).
@@ -140,7 +140,7 @@ pub struct Bands {
     pub worst_200ms_of_budget: f64,
     /// Most retunes a minute once converged.
     pub retunes_per_minute: f64,
-    /// Ticks with the bucket throttling once converged, as a share of all.
+    /// Steps with the bucket throttling once converged, as a share of all.
     pub throttled_ratio: f64,
     /// How far the sum of the samples' weights may be off the CPU time.
     pub weight_error_ratio: f64,
