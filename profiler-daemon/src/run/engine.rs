@@ -290,7 +290,7 @@ impl<L: DecisionLog> Engine<L> {
         self.drain(now_ns.saturating_sub(SETTLING_NS));
         self.samples_came = self.session.counts.samples > samples_before;
         self.time_handler(now_ns);
-        let wakes_up = self.samples_came && self.resting.is_some_and(|rest| rest.quiet_ticks > 0);
+        let wakes_up = self.samples_came && self.resting.is_some_and(|rest| rest.quiet_steps > 0);
         let is_alarmed = self.alarm.as_mut().is_some_and(SwitchAlarm::take_rung) || wakes_up;
         if is_alarmed {
             self.rouse();
@@ -369,7 +369,7 @@ impl<L: DecisionLog> Engine<L> {
             self.each_second(now_ns);
         }
         self.judge_lost(now_ns);
-        let is_idle = self.resting.is_some_and(|rest| rest.quiet_ticks > 0 && rest.is_idle);
+        let is_idle = self.resting.is_some_and(|rest| rest.quiet_steps > 0 && rest.is_idle);
         let looks = (second_is_over || self.sampler.few_threads() || self.switches.linger()) && !is_idle;
         let (switches, attached_anew) = if looks { self.look_at_attach(now_ns) } else { (0, false) };
         let reading = self.session.reading(switches);

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::json;
 
-use super::ask::{Unanswered, get};
+use super::client::{Unanswered, get};
 use super::record::Record;
 
 /// How long a client waits for a profile.

@@ -1,6 +1,6 @@
 //! The daemon under churn and load for hours, with faults: what is recorded, and what has to hold of it.
 
-pub(crate) mod ask;
+pub(crate) mod client;
 mod clients;
 mod cover;
 mod faults;

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use anyhow::Result;
 use serde_json::{Value, json};
 
-use super::ask::{Unanswered, get_json};
+use super::client::{Unanswered, get_json};
 use super::record::Record;
 use super::service::Service;
 use crate::daemon::span_ms;

@@ -11,7 +11,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::{Value, json};
 
-use super::ask::get_json;
+use super::client::get_json;
 use super::record::Record;
 use crate::run::{Ended, Sweetspot, run};
 

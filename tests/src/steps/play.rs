@@ -11,7 +11,7 @@ use serde_json::Value;
 use super::scenarios::{Phase, QUIET_S, Scenario};
 use crate::daemon::{Daemon, taken_s};
 use crate::experiment::progress;
-use crate::soak::ask::get_json;
+use crate::soak::client::get_json;
 use crate::twins::{Knobs, Turn, Twins, now_s};
 
 /// Time between two looks at the daemon's CPU time, and how many of them make one at what it says.

@@ -45,7 +45,7 @@ pub(super) struct Rest {
     /// Samples and other records until the last step.
     seen: u64,
     /// Steps in a row without any, up to [`LONGEST_REST`].
-    pub(super) quiet_ticks: u32,
+    pub(super) quiet_steps: u32,
     /// How often a step is doubled since samples are rare; more by one at each, for a target may be about to begin.
     rarity: u32,
     /// Whether the target used no CPU time in the last of them: then it has not switched, either.
@@ -66,7 +66,7 @@ impl<L: DecisionLog> Engine<L> {
         };
         let burst_ns = self.bursts.ends_ns().map_or(u64::MAX, |ends_ns| ends_ns.saturating_sub(now_ns));
         // While nothing comes, half a ring may fill before somebody looks, and not a quarter.
-        let rests = self.resting.is_some_and(|rest| rest.quiet_ticks > 0);
+        let rests = self.resting.is_some_and(|rest| rest.quiet_steps > 0);
         let fill_ns = self.sampler.time_to_fill_ns().saturating_mul(if rests { 2 } else { 1 });
         Duration::from_nanos(until_step.min(look_ns).min(burst_ns).min(fill_ns))
     }
@@ -90,11 +90,11 @@ impl<L: DecisionLog> Engine<L> {
         let counts = &self.session.counts;
         let seen = counts.samples + counts.foreign + counts.side_records + counts.forks;
         let is_quiet = std::mem::replace(&mut rest.seen, seen) == seen;
-        rest.quiet_ticks = if is_quiet { (rest.quiet_ticks + 1).min(LONGEST_REST) } else { 0 };
+        rest.quiet_steps = if is_quiet { (rest.quiet_steps + 1).min(LONGEST_REST) } else { 0 };
         let rarity = (2.0 * self.controller.sample_gap_ns() / RARE_NS).log2().max(0.0) as u32;
         let most_rare = if self.settings.mappings { LONGEST_REST } else { MOST_RARE_UNTOLD };
         rest.rarity = rarity.min(most_rare).min(rest.rarity + 1);
-        step_ns << rest.quiet_ticks.max(rest.rarity)
+        step_ns << rest.quiet_steps.max(rest.rarity)
     }
 
     /// Whether the dearest sample that the clocks can take, with the longest chain or the fullest copy, costs far
@@ -127,6 +127,6 @@ impl<L: DecisionLog> Engine<L> {
 
     /// How much earlier than it is due a step may come, so that it needs no wake-up of its own: longer while nothing happens.
     pub(super) fn slack_ns(&self) -> u64 {
-        self.resting.map_or(0, |rest| SLACK_NS << (2 * rest.quiet_ticks).min(LONGEST_SLACK))
+        self.resting.map_or(0, |rest| SLACK_NS << (2 * rest.quiet_steps).min(LONGEST_SLACK))
     }
 }
