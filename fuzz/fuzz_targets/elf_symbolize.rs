@@ -1,7 +1,7 @@
 #![no_main]
 
-#[path = "../src/asked.rs"]
-mod asked;
+#[path = "../src/lookups.rs"]
+mod lookups;
 
 #[path = "../src/elf_symbolize.rs"]
 mod elf_symbolize;

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use symbolizer::{NoDebugFiles, Object};
 
-use crate::{asked, made};
+use crate::{lookups, made};
 
 /// Takes any bytes: the sections, each behind its length in two bytes; the last takes the rest.
 pub(crate) fn run(data: &[u8]) {
@@ -12,5 +12,5 @@ pub(crate) fn run(data: &[u8]) {
     let Ok(object) = Object::load(&object, Path::new("/bin/object"), &NoDebugFiles) else {
         panic!("the object around the input is sound")
     };
-    asked::ask(&object, &asked::of_code(), None);
+    lookups::check(&object, &lookups::of_code(), None);
 }

@@ -9,7 +9,7 @@ use flate2::Compression;
 use flate2::write::ZlibEncoder;
 use symbolizer::{DebugFiles, Object, ReadAt};
 
-use crate::asked;
+use crate::lookups;
 use crate::made::{Made, debug_sections, object, sized};
 
 const COMPRESSED: u64 = 1 << 11;
@@ -58,7 +58,7 @@ pub(crate) fn run(data: &[u8]) {
         }
     };
     let Ok(object) = Object::load(&object, Path::new("/bin/object"), &One(other)) else { return };
-    asked::ask(&object, &asked::of_code(), None);
+    lookups::check(&object, &lookups::of_code(), None);
 }
 
 /// Sections that claim to be compressed: the bytes are the header, too.

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use symbolizer::{DebugFiles, Object, ReadAt};
 
-use crate::asked;
+use crate::lookups;
 
 /// The same bytes behind every path.
 #[derive(Clone)]
@@ -30,5 +30,5 @@ pub(crate) fn run(data: &[u8]) {
     let Ok(object) = Object::load(&object_bytes, Path::new("/bin/object"), &Half(half.to_vec())) else {
         return;
     };
-    asked::ask(&object, &asked::addresses(object_bytes), None);
+    lookups::check(&object, &lookups::addresses(object_bytes), None);
 }

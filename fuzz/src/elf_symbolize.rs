@@ -4,7 +4,7 @@ use std::path::Path;
 
 use symbolizer::{DebugFiles, Object, ReadAt};
 
-use crate::asked;
+use crate::lookups;
 
 /// The object is its own debug file.
 struct Same(Vec<u8>);
@@ -18,5 +18,5 @@ impl DebugFiles for Same {
 /// Takes any bytes.
 pub(crate) fn run(data: &[u8]) {
     let Ok(object) = Object::load(&data, Path::new("/bin/object"), &Same(data.to_vec())) else { return };
-    asked::ask(&object, &asked::addresses(data), asked::Symbols::of(data).as_ref());
+    lookups::check(&object, &lookups::addresses(data), lookups::Symbols::of(data).as_ref());
 }

@@ -19,8 +19,8 @@ mod proc_maps;
 mod proc_text_of_daemon;
 
 // What several targets share.
-#[path = "../../fuzz/src/asked.rs"]
-mod asked;
+#[path = "../../fuzz/src/lookups.rs"]
+mod lookups;
 #[path = "../../fuzz/src/made.rs"]
 mod made;
 

@@ -1,11 +1,11 @@
-//! Which addresses of a file are worth asking for, and what an answer must be like.
+//! Which addresses of a file are worth looking up, and what the result must be like.
 #![allow(dead_code, reason = "each target uses some of it")]
 
 use object::elf::{FileHeader64, SHF_COMPRESSED, SHT_DYNSYM, SHT_SYMTAB, SectionHeader64, Sym64};
 use object::{LittleEndian as Le, ReadRef};
 use symbolizer::{Object, Symbolized};
 
-/// Addresses that are asked for.
+/// Addresses that are looked up.
 const MOST_ADDRESSES: usize = 512;
 /// No unit's chain of inlined calls is longer.
 const DEEPEST: usize = 300;
@@ -100,8 +100,8 @@ pub(crate) fn of_code() -> Vec<u64> {
     shared.chain((STATIC_CODE..STATIC_CODE + 0x100).step_by(7)).chain([0, u64::MAX]).collect()
 }
 
-/// Asks for the addresses one by one and together: both say the same, and nothing that the symbols contradict.
-pub(crate) fn ask(object: &Object<'_>, addresses: &[u64], symbols: Option<&Symbols>) {
+/// Looks the addresses up one by one and together: both give the same, and nothing that the symbols contradict.
+pub(crate) fn check(object: &Object<'_>, addresses: &[u64], symbols: Option<&Symbols>) {
     let one_by_one: Vec<Symbolized> = addresses.iter().map(|&svma| object.symbolize(svma)).collect();
     let together = object.symbolize_all(addresses);
     assert_eq!(together.len(), addresses.len());
