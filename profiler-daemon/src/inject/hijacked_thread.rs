@@ -14,7 +14,7 @@ use libc::user_regs_struct;
 use super::code::ProcessCode;
 use super::frame::{self, InjectedCall, SCRATCH_BYTES, SignalFrame};
 use super::status::ThreadStatus;
-use crate::sys::ptrace::{Lost, Tracee};
+use crate::sys::ptrace::{TraceError, Tracee};
 
 /// Signals that the processor raises at what a thread does itself: they are let come, for a blocked one is the end.
 pub(super) const OWN: [i32; 5] = [libc::SIGILL, libc::SIGTRAP, libc::SIGBUS, libc::SIGFPE, libc::SIGSEGV];
@@ -22,7 +22,7 @@ pub(super) const OWN: [i32; 5] = [libc::SIGILL, libc::SIGTRAP, libc::SIGBUS, lib
 pub(super) const TO_STOP: Duration = Duration::from_secs(2);
 
 /// Has a thread that was only looked at go on as if it had not been stopped.
-pub(super) fn resume(tracee: Tracee, tid: u32, registers: &user_regs_struct) -> Result<(), Lost> {
+pub(super) fn resume(tracee: Tracee, tid: u32, registers: &user_regs_struct) -> Result<(), TraceError> {
     let again = undisturbed(tid, registers);
     match again.rip == registers.rip {
         true => Ok(()),
@@ -100,7 +100,7 @@ impl<'a> HijackedThread<'a> {
         memory: &'a File,
         code: &'a ProcessCode,
         until: Instant,
-    ) -> Result<Self, Lost> {
+    ) -> Result<Self, TraceError> {
         let (before, state, mask) = (tracee.registers()?, tracee.state()?, tracee.mask()?);
         let frame = SignalFrame::new(&frame::begun_again(&before), &state, mask, code.restore);
         let (errno, stragglers, meanwhile) = (None, Stragglers::default(), Box::new(|| {}));
@@ -137,7 +137,7 @@ impl<'a> HijackedThread<'a> {
         self.meanwhile = meanwhile;
     }
 
-    fn go_to_call(&mut self) -> Result<(), Lost> {
+    fn go_to_call(&mut self) -> Result<(), TraceError> {
         let Self { tracee, stragglers, meanwhile, .. } = self;
         meanwhile();
         tracee.go_to_call(self.until, || {
@@ -163,7 +163,7 @@ impl<'a> HijackedThread<'a> {
 
     /// Has it go on until it would end the handler, and has it ask for its process id instead: a call that every filter permits who
     /// permitted it to us, and behind which it is about to end the handler again.
-    fn run_to_rest(&mut self) -> Result<(), Lost> {
+    fn run_to_rest(&mut self) -> Result<(), TraceError> {
         loop {
             self.go_to_call()?;
             let now = self.tracee.registers()?;
@@ -177,14 +177,14 @@ impl<'a> HijackedThread<'a> {
     }
 
     /// Calls a function.
-    pub(super) fn call(&mut self, at: u64, arguments: [u64; 4]) -> Result<(), Lost> {
+    pub(super) fn call(&mut self, at: u64, arguments: [u64; 4]) -> Result<(), TraceError> {
         let call = InjectedCall { at, number: 0, arguments };
         self.tracee.set_registers(call.registers(&self.before, &self.frame))?;
         self.run_to_rest()
     }
 
     /// Makes a system call; gives what the kernel answers.
-    pub(super) fn system_call(&mut self, number: i64, arguments: [u64; 4]) -> Result<i64, Lost> {
+    pub(super) fn system_call(&mut self, number: i64, arguments: [u64; 4]) -> Result<i64, TraceError> {
         let call = InjectedCall { at: self.code.call, number: number as u64, arguments };
         self.tracee.set_registers(call.registers(&self.before, &self.frame))?;
         self.go_to_call()?;
@@ -195,14 +195,14 @@ impl<'a> HijackedThread<'a> {
     }
 
     /// Puts bytes where calls can find them, until the next ones; gives their address.
-    pub(super) fn put(&self, bytes: &[u8]) -> Result<u64, Lost> {
+    pub(super) fn put(&self, bytes: &[u8]) -> Result<u64, TraceError> {
         let length = bytes.len().min(SCRATCH_BYTES as usize);
         self.memory.write_all_at(&bytes[..length], self.frame.scratch)?;
         Ok(self.frame.scratch)
     }
 
     /// Reads what a call has left there.
-    pub(super) fn get(&self, bytes: &mut [u8]) -> Result<(), Lost> {
+    pub(super) fn get(&self, bytes: &mut [u8]) -> Result<(), TraceError> {
         Ok(self.memory.read_exact_at(bytes, self.frame.scratch)?)
     }
 
@@ -212,7 +212,7 @@ impl<'a> HijackedThread<'a> {
     }
 
     /// Has it go on where it was: what was interrupted is begun again by the kernel, which knows how much of it is left.
-    pub(super) fn give_back(mut self) -> Result<(), Lost> {
+    pub(super) fn give_back(mut self) -> Result<(), TraceError> {
         self.tracee.interrupt(TO_STOP)?;
         if let Some((at, errno)) = self.errno {
             self.memory.write_all_at(&errno, at)?;
@@ -268,7 +268,7 @@ mod tests {
         }
         assert!(stands(process.id()), "it does not stand in `vfork`");
         let mut tracee = Tracee::seize(process.id()).unwrap();
-        assert!(matches!(tracee.interrupt(Duration::from_millis(50)), Err(Lost::Late)));
+        assert!(matches!(tracee.interrupt(Duration::from_millis(50)), Err(TraceError::Late)));
         let mut stragglers = Stragglers::default();
         stragglers.add(process.id(), tracee);
         stragglers.resume();

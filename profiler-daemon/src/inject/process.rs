@@ -19,7 +19,7 @@ use super::trouble::{NO_ANSWER, NO_SIGNAL, Trouble, denied, failed, refusal};
 use super::{AttachedAgent, Meanwhile, Refused};
 use crate::sys::agent_memory::{AgentMemory, is_left, open_made};
 use crate::sys::procfs;
-use crate::sys::ptrace::{self, Lost};
+use crate::sys::ptrace::{self, TraceError};
 
 /// So long another call is waited for at a time.
 const BETWEEN_CALLS: Duration = Duration::from_millis(3);
@@ -183,7 +183,7 @@ impl TracedProcess {
             Ok(thread.call(self.code.load, [at, LOAD_MODE, 0, 0])?)
         });
         close_after(thread, fd, loaded)?;
-        let areas = code::areas(self.pid).map_err(|_| Trouble::from(Lost::Gone))?;
+        let areas = code::areas(self.pid).map_err(|_| Trouble::from(TraceError::Gone))?;
         let found = self.agent.find(&areas, &self.memory).map_err(Trouble::Refused)?;
         found.ok_or_else(|| {
             failed(

@@ -23,7 +23,7 @@ use super::trouble::{Trouble, denied};
 use crate::objects::Symbols;
 use crate::sampler::session::Session;
 use crate::sys::procfs;
-use crate::sys::ptrace::{Lost, Tracee};
+use crate::sys::ptrace::{TraceError, Tracee};
 
 /// So long a thread is looked for that can be taken, and then so long it may be away.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -82,13 +82,13 @@ impl TracedProcess {
                     Err(Try::ShutIn) => return Err(Refused::NotPermitted(LeftAlone::ShutIn.in_words())),
                     Err(Try::Denied) => return Err(denied()),
                     Err(Try::Late(tid, tracee)) => stragglers.add(tid, tracee),
-                    Err(Try::Lost(Lost::Halted)) => return Err(Trouble::Halted.into()),
+                    Err(Try::Lost(TraceError::Halted)) => return Err(Trouble::Halted.into()),
                     Err(Try::Lost(_)) => {}
                     Err(Try::Unsafe(reason)) => why = Some(reason),
                 }
             }
             if procfs::has_ended(self.pid) {
-                return Err(Trouble::from(Lost::Gone).into());
+                return Err(Trouble::from(TraceError::Gone).into());
             }
             std::thread::sleep(pause);
             pause = (pause * 2).min(LONGEST_PAUSE);
@@ -133,7 +133,7 @@ impl TracedProcess {
         })?;
         match tracee.interrupt(TO_STOP) {
             Ok(()) => self.try_stopped(tracee, tid, task, watcher, spares_handlers),
-            Err(Lost::Late) => Err(Try::Late(tid, tracee)),
+            Err(TraceError::Late) => Err(Try::Late(tid, tracee)),
             Err(lost) => Err(lost.into()),
         }
     }
@@ -242,12 +242,12 @@ enum Try {
     Denied,
     ShutIn,
     Late(u32, Tracee),
-    Lost(Lost),
+    Lost(TraceError),
     Unsafe(&'static str),
 }
 
-impl From<Lost> for Try {
-    fn from(lost: Lost) -> Self {
+impl From<TraceError> for Try {
+    fn from(lost: TraceError) -> Self {
         Self::Lost(lost)
     }
 }

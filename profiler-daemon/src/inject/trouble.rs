@@ -5,7 +5,7 @@ use std::fs;
 use agent_memory::{AgentReply, Settings};
 
 use super::Refused;
-use crate::sys::ptrace::Lost;
+use crate::sys::ptrace::TraceError;
 
 pub(super) const NO_ANSWER: &str = "has an agent that does not answer; start it again";
 
@@ -22,13 +22,13 @@ pub(super) enum Trouble {
     Refused(Refused),
 }
 
-impl From<Lost> for Trouble {
-    fn from(lost: Lost) -> Self {
+impl From<TraceError> for Trouble {
+    fn from(lost: TraceError) -> Self {
         match lost {
-            Lost::Late => Self::Late,
-            Lost::Halted => Self::Halted,
-            Lost::Gone => failed("has ended, or has become another program; start it again"),
-            Lost::Refused(error) => failed(&format!("could not be changed ({error}); use perf events")),
+            TraceError::Late => Self::Late,
+            TraceError::Halted => Self::Halted,
+            TraceError::Gone => failed("has ended, or has become another program; start it again"),
+            TraceError::Refused(error) => failed(&format!("could not be changed ({error}); use perf events")),
         }
     }
 }

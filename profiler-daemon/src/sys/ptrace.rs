@@ -27,7 +27,7 @@ const MASK_BYTES: usize = 8;
 
 /// Why a thread could not be brought to where it was wanted.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum Lost {
+pub(crate) enum TraceError {
     /// It has ended, or its process became another program.
     #[error("it ended, or became another program")]
     Gone,
@@ -42,7 +42,7 @@ pub(crate) enum Lost {
     Refused(io::Error),
 }
 
-impl From<Errno> for Lost {
+impl From<Errno> for TraceError {
     fn from(errno: Errno) -> Self {
         match errno {
             Errno::ESRCH | Errno::ECHILD => Self::Gone,
@@ -51,7 +51,7 @@ impl From<Errno> for Lost {
     }
 }
 
-impl From<io::Error> for Lost {
+impl From<io::Error> for TraceError {
     fn from(error: io::Error) -> Self {
         match error.raw_os_error() {
             Some(libc::ESRCH | libc::ECHILD) => Self::Gone,
@@ -104,7 +104,7 @@ impl Tracee {
     }
 
     /// Has it stand still outside of the kernel, where a system call that waits is interrupted and not yet begun again.
-    pub(crate) fn interrupt(&mut self, patience: Duration) -> Result<(), Lost> {
+    pub(crate) fn interrupt(&mut self, patience: Duration) -> Result<(), TraceError> {
         ptrace::interrupt(self.tid)?;
         if self.stopped {
             self.resume(libc::PTRACE_CONT, 0)?;
@@ -113,7 +113,7 @@ impl Tracee {
         loop {
             match self.wait(until, || {})? {
                 Halt::Asked => return Ok(()),
-                Halt::Group => return Err(Lost::Halted),
+                Halt::Group => return Err(TraceError::Halted),
                 Halt::Signal(signal) => self.resume(libc::PTRACE_CONT, signal)?,
                 Halt::Call | Halt::Trap => self.resume(libc::PTRACE_CONT, 0)?,
             }
@@ -121,25 +121,29 @@ impl Tracee {
     }
 
     /// Whether one that did not come in time stands still by now.
-    pub(crate) fn has_come(&mut self) -> Result<bool, Lost> {
+    pub(crate) fn has_come(&mut self) -> Result<bool, TraceError> {
         let signal = match self.wait(Instant::now(), || {}) {
             Ok(Halt::Asked | Halt::Group) => return Ok(true),
             Ok(Halt::Signal(signal)) => signal,
             Ok(Halt::Call | Halt::Trap) => 0,
-            Err(Lost::Late) => return Ok(false),
+            Err(TraceError::Late) => return Ok(false),
             Err(other) => return Err(other),
         };
         self.resume(libc::PTRACE_CONT, signal).map(|()| false)
     }
 
     /// Has it go on until it enters a system call, or comes back from one; `meanwhile` is called now and then.
-    pub(crate) fn go_to_call(&mut self, until: Instant, mut meanwhile: impl FnMut()) -> Result<(), Lost> {
+    pub(crate) fn go_to_call(
+        &mut self,
+        until: Instant,
+        mut meanwhile: impl FnMut(),
+    ) -> Result<(), TraceError> {
         let mut signal = 0;
         loop {
             self.resume(libc::PTRACE_SYSCALL, signal)?;
             signal = match self.wait(until, &mut meanwhile)? {
                 Halt::Call => return Ok(()),
-                Halt::Group => return Err(Lost::Halted),
+                Halt::Group => return Err(TraceError::Halted),
                 Halt::Signal(signal) => signal,
                 Halt::Trap => libc::SIGTRAP,
                 Halt::Asked => 0,
@@ -147,7 +151,7 @@ impl Tracee {
         }
     }
 
-    fn resume(&mut self, how: libc::c_uint, signal: i32) -> Result<(), Lost> {
+    fn resume(&mut self, how: libc::c_uint, signal: i32) -> Result<(), TraceError> {
         // SAFETY: takes numbers alone. (The library's own function knows no real-time signals.)
         let answer = unsafe { libc::ptrace(how, self.tid.as_raw(), 0_usize, signal as usize) };
         Errno::result(answer)?;
@@ -155,7 +159,7 @@ impl Tracee {
         Ok(())
     }
 
-    fn wait(&mut self, until: Instant, mut meanwhile: impl FnMut()) -> Result<Halt, Lost> {
+    fn wait(&mut self, until: Instant, mut meanwhile: impl FnMut()) -> Result<Halt, TraceError> {
         let mut looks = 0;
         loop {
             let mut status = 0;
@@ -163,7 +167,7 @@ impl Tracee {
             let answer =
                 unsafe { libc::waitpid(self.tid.as_raw(), &raw mut status, libc::__WALL | libc::WNOHANG) };
             match Errno::result(answer) {
-                Ok(0) if Instant::now() > until => return Err(Lost::Late),
+                Ok(0) if Instant::now() > until => return Err(TraceError::Late),
                 Ok(0) if looks < EAGER_LOOKS => std::thread::yield_now(),
                 Ok(0) => {
                     meanwhile();
@@ -173,7 +177,7 @@ impl Tracee {
                     self.stopped = true;
                     return Ok(halt(status));
                 }
-                Ok(_) => return Err(Lost::Gone),
+                Ok(_) => return Err(TraceError::Gone),
                 Err(Errno::EINTR) => {}
                 Err(errno) => return Err(errno.into()),
             }
@@ -182,17 +186,17 @@ impl Tracee {
     }
 
     /// Its general registers.
-    pub(crate) fn registers(&self) -> Result<user_regs_struct, Lost> {
+    pub(crate) fn registers(&self) -> Result<user_regs_struct, TraceError> {
         Ok(ptrace::getregs(self.tid)?)
     }
 
     /// Sets its general registers.
-    pub(crate) fn set_registers(&self, registers: user_regs_struct) -> Result<(), Lost> {
+    pub(crate) fn set_registers(&self, registers: user_regs_struct) -> Result<(), TraceError> {
         Ok(ptrace::setregs(self.tid, registers)?)
     }
 
     /// All its other registers, as the processor lays them out.
-    pub(crate) fn state(&self) -> Result<Vec<u8>, Lost> {
+    pub(crate) fn state(&self) -> Result<Vec<u8>, TraceError> {
         let mut bytes = vec![0; MOST_XSTATE];
         let length = self.transfer_state(libc::PTRACE_GETREGSET, &mut bytes)?;
         bytes.truncate(length);
@@ -200,11 +204,11 @@ impl Tracee {
     }
 
     /// Sets them.
-    pub(crate) fn set_state(&self, state: &[u8]) -> Result<(), Lost> {
+    pub(crate) fn set_state(&self, state: &[u8]) -> Result<(), TraceError> {
         self.transfer_state(libc::PTRACE_SETREGSET, &mut state.to_vec()).map(drop)
     }
 
-    fn transfer_state(&self, request: libc::c_uint, bytes: &mut [u8]) -> Result<usize, Lost> {
+    fn transfer_state(&self, request: libc::c_uint, bytes: &mut [u8]) -> Result<usize, TraceError> {
         let mut part = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
         // SAFETY: the kernel reads or writes no more than the length, and says how much.
         let answer = unsafe { libc::ptrace(request, self.tid.as_raw(), NT_X86_XSTATE, &raw mut part) };
@@ -213,7 +217,7 @@ impl Tracee {
     }
 
     /// The signals that it blocks, a bit each.
-    pub(crate) fn mask(&self) -> Result<u64, Lost> {
+    pub(crate) fn mask(&self) -> Result<u64, TraceError> {
         let mut mask = 0_u64;
         // SAFETY: the pointer is to as many bytes as are told.
         let answer =
@@ -223,7 +227,7 @@ impl Tracee {
     }
 
     /// Sets which signals it blocks.
-    pub(crate) fn set_mask(&self, mask: u64) -> Result<(), Lost> {
+    pub(crate) fn set_mask(&self, mask: u64) -> Result<(), TraceError> {
         // SAFETY: the pointer is to as many bytes as are told.
         let answer =
             unsafe { libc::ptrace(libc::PTRACE_SETSIGMASK, self.tid.as_raw(), MASK_BYTES, &raw const mask) };
