@@ -15,6 +15,8 @@
 #[cfg(target_arch = "x86_64")]
 mod code;
 #[cfg(target_arch = "x86_64")]
+mod error;
+#[cfg(target_arch = "x86_64")]
 mod frame;
 #[cfg(target_arch = "x86_64")]
 mod hijacked_thread;
@@ -31,8 +33,6 @@ mod status;
 #[cfg(target_arch = "x86_64")]
 mod thread_selection;
 mod threads;
-#[cfg(target_arch = "x86_64")]
-mod trouble;
 
 use std::path::Path;
 use std::sync::Arc;

@@ -10,12 +10,12 @@ use std::time::{Duration, Instant};
 use agent_memory::{AgentCommand, AgentReply, Request, Signals};
 
 use super::code::{self, ProcessCode};
+use super::error::{InjectError, NO_ANSWER, NO_SIGNAL, denied, failed, refusal};
 use super::hijacked_thread::HijackedThread;
 use super::library::{Agent, LIBRARY_NAME};
 use super::signals::{self, SIGNALS};
 use super::status::{LeftAlone, blocks, is_shut_in, namespace, status_of};
 use super::thread_selection::ThreadTask;
-use super::trouble::{NO_ANSWER, NO_SIGNAL, Trouble, denied, failed, refusal};
 use super::{AttachedAgent, Meanwhile, Refused};
 use crate::sys::agent_memory::{AgentMemory, is_left, open_made};
 use crate::sys::procfs;
@@ -78,14 +78,14 @@ pub(super) fn leave(pid: u32, library: &Path, identity: u64) -> Result<(), Refus
 }
 
 /// Gives a thread back, whatever came of it.
-fn settle<T>(thread: HijackedThread<'_>, done: Result<T, Trouble>) -> Result<T, Refused> {
+fn settle<T>(thread: HijackedThread<'_>, done: Result<T, InjectError>) -> Result<T, Refused> {
     match done {
-        Err(trouble @ (Trouble::Late | Trouble::Halted)) => {
+        Err(trouble @ (InjectError::Late | InjectError::Halted)) => {
             thread.abandon();
             Err(trouble.into())
         }
         done => {
-            let back = thread.give_back().map_err(Trouble::from);
+            let back = thread.give_back().map_err(InjectError::from);
             Ok(done.and_then(|done| back.map(|()| done))?)
         }
     }
@@ -139,7 +139,7 @@ impl TracedProcess {
         &self,
         thread: &mut HijackedThread<'_>,
         prepare: impl FnOnce(&Arc<AgentMemory>) -> io::Result<Meanwhile>,
-    ) -> Result<(Arc<AgentMemory>, i32), Trouble> {
+    ) -> Result<(Arc<AgentMemory>, i32), InjectError> {
         self.close_left(thread)?;
         let loaded = match self.loaded {
             Some(loaded) => loaded,
@@ -163,14 +163,14 @@ impl TracedProcess {
     }
 
     /// Closes what profilers have left open that were killed in the midst of it, or had to leave a thread alone.
-    fn close_left(&self, thread: &mut HijackedThread<'_>) -> Result<(), Trouble> {
+    fn close_left(&self, thread: &mut HijackedThread<'_>) -> Result<(), InjectError> {
         for &fd in self.left.iter().filter(|fd| is_named_as_ours(self.pid, **fd)) {
             thread.system_call(libc::SYS_close, [fd, 0, 0, 0])?;
         }
         Ok(())
     }
 
-    fn load(&self, thread: &mut HijackedThread<'_>) -> Result<u64, Trouble> {
+    fn load(&self, thread: &mut HijackedThread<'_>) -> Result<u64, InjectError> {
         let fd = make_file(thread, LIBRARY_NAME, FILE_EXECUTABLE)?;
         let written = open_made(&thread.path_of(fd));
         // Open until the library is loaded: so nobody takes it for one that was left.
@@ -183,8 +183,8 @@ impl TracedProcess {
             Ok(thread.call(self.code.load, [at, LOAD_MODE, 0, 0])?)
         });
         close_after(thread, fd, loaded)?;
-        let areas = code::areas(self.pid).map_err(|_| Trouble::from(TraceError::Gone))?;
-        let found = self.agent.find(&areas, &self.memory).map_err(Trouble::Refused)?;
+        let areas = code::areas(self.pid).map_err(|_| InjectError::from(TraceError::Gone))?;
+        let found = self.agent.find(&areas, &self.memory).map_err(InjectError::Refused)?;
         found.ok_or_else(|| {
             failed(
                 "could not load the library (`dlopen` failed: /proc may be missing there, or files in memory be barred from \
@@ -200,7 +200,7 @@ impl TracedProcess {
         loaded: u64,
         command: AgentCommand,
         argument: u64,
-    ) -> Result<(AgentReply, Request), Trouble> {
+    ) -> Result<(AgentReply, Request), InjectError> {
         let until = Instant::now() + TO_FINISH;
         loop {
             let signals = signals::with_waiting(self.signals, self.pid);
@@ -221,15 +221,19 @@ impl TracedProcess {
 }
 
 /// Closes a file in the process, unless the thread is on its way elsewhere.
-fn close_after<T>(thread: &mut HijackedThread<'_>, fd: i64, done: Result<T, Trouble>) -> Result<T, Trouble> {
-    if !matches!(done, Err(Trouble::Late | Trouble::Halted)) {
+fn close_after<T>(
+    thread: &mut HijackedThread<'_>,
+    fd: i64,
+    done: Result<T, InjectError>,
+) -> Result<T, InjectError> {
+    if !matches!(done, Err(InjectError::Late | InjectError::Halted)) {
         thread.system_call(libc::SYS_close, [fd as u64, 0, 0, 0])?;
     }
     done
 }
 
 /// Makes the thread open a file without a name.
-fn make_file(thread: &mut HijackedThread<'_>, name: &str, flags: u64) -> Result<i64, Trouble> {
+fn make_file(thread: &mut HijackedThread<'_>, name: &str, flags: u64) -> Result<i64, InjectError> {
     let at = thread.put(format!("{name}\0").as_bytes())?;
     let mut make = |flags| thread.system_call(libc::SYS_memfd_create, [at, flags, 0, 0]);
     let mut fd = make(FILE_FLAGS | flags)?;

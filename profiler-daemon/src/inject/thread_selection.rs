@@ -14,12 +14,12 @@ use profiler_core::unwind::method::{Method, MethodChoice};
 
 use super::Refused;
 use super::code::{self, Area};
+use super::error::{InjectError, denied};
 use super::frame;
 use super::hijacked_thread::{self, HijackedThread, Stragglers};
 use super::process::TracedProcess;
 use super::safe::{self, CodeRegion};
 use super::status::{LeftAlone, blocks_all, call_of, is_shut_in, status_of};
-use super::trouble::{Trouble, denied};
 use crate::objects::Symbols;
 use crate::sampler::session::Session;
 use crate::sys::procfs;
@@ -82,13 +82,13 @@ impl TracedProcess {
                     Err(Try::ShutIn) => return Err(Refused::NotPermitted(LeftAlone::ShutIn.in_words())),
                     Err(Try::Denied) => return Err(denied()),
                     Err(Try::Late(tid, tracee)) => stragglers.add(tid, tracee),
-                    Err(Try::Lost(TraceError::Halted)) => return Err(Trouble::Halted.into()),
+                    Err(Try::Lost(TraceError::Halted)) => return Err(InjectError::Halted.into()),
                     Err(Try::Lost(_)) => {}
                     Err(Try::Unsafe(reason)) => why = Some(reason),
                 }
             }
             if procfs::has_ended(self.pid) {
-                return Err(Trouble::from(TraceError::Gone).into());
+                return Err(InjectError::from(TraceError::Gone).into());
             }
             std::thread::sleep(pause);
             pause = (pause * 2).min(LONGEST_PAUSE);

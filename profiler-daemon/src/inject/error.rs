@@ -14,7 +14,7 @@ pub(super) const NO_SIGNAL: &str = "handles SIGURG and SIGWINCH itself, blocks o
 
 /// Why a call did not come to its end.
 #[derive(Debug)]
-pub(super) enum Trouble {
+pub(super) enum InjectError {
     /// It may still do so.
     Late,
     /// It will when the process goes on.
@@ -22,7 +22,7 @@ pub(super) enum Trouble {
     Refused(Refused),
 }
 
-impl From<TraceError> for Trouble {
+impl From<TraceError> for InjectError {
     fn from(lost: TraceError) -> Self {
         match lost {
             TraceError::Late => Self::Late,
@@ -33,25 +33,25 @@ impl From<TraceError> for Trouble {
     }
 }
 
-impl From<Trouble> for Refused {
-    fn from(trouble: Trouble) -> Self {
-        let text = match trouble {
-            Trouble::Refused(refused) => return refused,
-            Trouble::Late => {
+impl From<InjectError> for Refused {
+    fn from(error: InjectError) -> Self {
+        let text = match error {
+            InjectError::Refused(refused) => return refused,
+            InjectError::Late => {
                 "did not come back from a call in time; it may still do so, and goes on after that as before"
             }
-            Trouble::Halted => "was stopped meanwhile; continue it first (`kill -CONT`)",
+            InjectError::Halted => "was stopped meanwhile; continue it first (`kill -CONT`)",
         };
         Self::Failed(text.to_owned())
     }
 }
 
-pub(super) fn failed(text: &str) -> Trouble {
-    Trouble::Refused(Refused::Failed(text.to_owned()))
+pub(super) fn failed(text: &str) -> InjectError {
+    InjectError::Refused(Refused::Failed(text.to_owned()))
 }
 
 /// What came of a call where nothing came of it.
-pub(super) fn refusal(answer: AgentReply) -> Trouble {
+pub(super) fn refusal(answer: AgentReply) -> InjectError {
     let patience_s = Settings::default().patience_ns / 1_000_000_000;
     let is_busy = format!(
         "is sampled by another sweetspot already; end that, or wait for {patience_s} seconds if it was killed"
