@@ -13,7 +13,7 @@ use nix::fcntl::OFlag;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use super::disk::{Disk, Op, RealDisk};
-use super::outbox::{Letter, Position};
+use super::outbox::{OutboxFile, Position};
 use super::time_range::TimeRanges;
 use super::{listing, place};
 
@@ -114,8 +114,9 @@ impl Cursor {
     /// # Errors
     ///
     /// If the disk refuses, or there is no cursor.
-    pub fn add(&mut self, letter: &Letter) -> io::Result<()> {
-        let settled = Settled { target: letter.target.clone(), time_ranges: letter.time_ranges.clone() };
+    pub fn add(&mut self, file_to_send: &OutboxFile) -> io::Result<()> {
+        let settled =
+            Settled { target: file_to_send.target.clone(), time_ranges: file_to_send.time_ranges.clone() };
         // The line before may have been cut short.
         let line = [b"\n".to_vec(), line(&settled)?].concat();
         let flags = (OFlag::O_NONBLOCK | OFlag::O_NOFOLLOW).bits();

@@ -11,7 +11,7 @@ use super::name::{ENDING, Name};
 use super::place;
 use super::seal::{self, Damage};
 use super::stamp::Stamp;
-use super::time_range::{Standing, Taken};
+use super::time_range::{CountedTime, Overlap};
 
 /// The folder of damaged files.
 pub(crate) const DAMAGED: &str = "damaged";
@@ -184,17 +184,17 @@ pub(crate) fn choose(entries: &[Entry]) -> Choice {
     order.sort_by_key(|&at| {
         std::cmp::Reverse((entries[at].stamp.time_ranges.length_ns(), entries[at].name.level))
     });
-    let mut taken = Taken::default();
+    let mut taken = CountedTime::default();
     let mut choice = Choice::default();
     for at in order {
         let stamp = &entries[at].stamp;
         match taken.take(&stamp.target, &stamp.time_ranges, at) {
-            Standing::Free => choice.counted.push(at),
-            Standing::Held => {
+            Overlap::Free => choice.counted.push(at),
+            Overlap::Held => {
                 choice.holders.extend(taken.takers(&stamp.target, &stamp.time_ranges));
                 choice.held.push(at);
             }
-            Standing::Overlapping => choice.overlapping.push(at),
+            Overlap::Overlapping => choice.overlapping.push(at),
         }
     }
     choice.counted.sort_unstable();

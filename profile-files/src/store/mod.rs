@@ -61,11 +61,11 @@ use profiler_core::profile::SymbolizedProfile;
 
 pub use cursor::Cursor;
 pub use disk::{Disk, Op, RealDisk};
-pub use outbox::{ANOTHER_TURN_NS, Export, Fate, Fault, Letter, Outboxes, Position, Tally};
+pub use outbox::{ANOTHER_TURN_NS, Export, OutboxFile, Outboxes, Position, SendFault, SendOutcome, Tally};
 pub use plan::Now;
 pub use read::{IsWanted, Query, Reading, read};
 pub use seal::Damage;
-pub use spool::{Spool, Unread};
+pub use spool::{Spool, SpoolReadError};
 pub use stamp::Stamp;
 pub use terms::{Counters, NotKept, Settings, StoreError, Waiting, Window};
 pub use time_range::TimeRanges;
@@ -76,7 +76,7 @@ use listing::{DAMAGED, Entry};
 use name::Level;
 use place::Held;
 use seal::Sealed;
-use time_range::{Standing, Taken, TimeRange};
+use time_range::{CountedTime, Overlap, TimeRange};
 use waiting::Waits;
 
 /// A store and the right to change it.
@@ -155,11 +155,11 @@ impl<D: Disk> Store<D> {
 
     /// Whether nothing of this time is kept of a target.
     fn is_free(&self, target: &str, time_ranges: &TimeRanges) -> bool {
-        let mut taken = Taken::default();
+        let mut taken = CountedTime::default();
         for (by, entry) in self.index.of_target(target).enumerate() {
             taken.take(&entry.stamp.target, &entry.stamp.time_ranges, by);
         }
-        taken.take(target, time_ranges, usize::MAX) == Standing::Free
+        taken.take(target, time_ranges, usize::MAX) == Overlap::Free
     }
 
     /// Writes a file so that it is there whole or not at all; whether it outlives a power failure.

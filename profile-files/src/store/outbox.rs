@@ -134,7 +134,7 @@ struct Waiting {
 
 /// A file to be sent.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Letter {
+pub struct OutboxFile {
     /// Its path in the store.
     pub path: PathBuf,
     /// The target.
@@ -149,7 +149,7 @@ pub struct Letter {
 
 /// Whether sending failed because of the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fault {
+pub enum SendFault {
     /// It did not.
     None,
     /// It may have.
@@ -160,7 +160,7 @@ pub enum Fault {
 
 /// What came of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fate {
+pub enum SendOutcome {
     /// It was acknowledged; so many bytes were sent.
     Sent(u64),
     /// It is not taken.
@@ -168,7 +168,7 @@ pub enum Fate {
     /// It cannot be read.
     Lost,
     /// It waits on.
-    Kept(Fault),
+    Kept(SendFault),
 }
 
 /// Windows of an export since the daemon began.
@@ -238,7 +238,7 @@ impl Outbox {
 
     /// The next file to be sent: the oldest, but those that sending failed with come last, so that they keep no other waiting. Where all
     /// is well, one of these has another turn.
-    fn take(&mut self, now_ns: u64, is_well: bool) -> Option<Letter> {
+    fn take(&mut self, now_ns: u64, is_well: bool) -> Option<OutboxFile> {
         let free = || self.waiting.iter().filter(|(_, waiting)| waiting.hold == Hold::Free);
         let is_due = |waiting: &Waiting| {
             waiting.failed > 0 && now_ns.saturating_sub(waiting.failed_ns) >= ANOTHER_TURN_NS
@@ -250,32 +250,32 @@ impl Outbox {
         let waiting = self.waiting.get_mut(&path)?;
         waiting.hold = Hold::Sending;
         let (target, time_ranges) = (waiting.target.clone(), waiting.time_ranges.clone());
-        Some(Letter { path, target, time_ranges, blamed: waiting.blamed, failed_ns: waiting.failed_ns })
+        Some(OutboxFile { path, target, time_ranges, blamed: waiting.blamed, failed_ns: waiting.failed_ns })
     }
 
-    fn finish(&mut self, now_ns: u64, letter: &Letter, fate: Fate) {
-        if let Fate::Kept(fault) = fate {
-            let Some(waiting) = self.waiting.get_mut(&letter.path) else { return };
+    fn finish(&mut self, now_ns: u64, file_to_send: &OutboxFile, fate: SendOutcome) {
+        if let SendOutcome::Kept(fault) = fate {
+            let Some(waiting) = self.waiting.get_mut(&file_to_send.path) else { return };
             if waiting.hold != Hold::Gone {
-                if fault != Fault::None {
+                if fault != SendFault::None {
                     (waiting.failed, waiting.failed_ns) = (waiting.failed + 1, now_ns);
                 }
-                waiting.blamed += u32::from(fault == Fault::Blamed);
+                waiting.blamed += u32::from(fault == SendFault::Blamed);
                 waiting.hold = Hold::Free;
                 return;
             }
         }
-        let windows = self.waiting.remove(&letter.path).map_or(1, |waiting| waiting.windows);
+        let windows = self.waiting.remove(&file_to_send.path).map_or(1, |waiting| waiting.windows);
         match fate {
-            Fate::Sent(bytes) => {
+            SendOutcome::Sent(bytes) => {
                 self.tally.pushed += windows;
                 self.tally.sent_bytes += bytes;
             }
-            Fate::Refused => self.tally.refused += windows,
-            Fate::Lost | Fate::Kept(_) => self.tally.dropped += windows,
+            SendOutcome::Refused => self.tally.refused += windows,
+            SendOutcome::Lost | SendOutcome::Kept(_) => self.tally.dropped += windows,
         }
-        if matches!(fate, Fate::Sent(_) | Fate::Refused) {
-            self.position.settle(&letter.target, &letter.time_ranges);
+        if matches!(fate, SendOutcome::Sent(_) | SendOutcome::Refused) {
+            self.position.settle(&file_to_send.target, &file_to_send.time_ranges);
         }
     }
 
@@ -480,15 +480,15 @@ impl Outboxes {
         name: &str,
         is_well: bool,
         mut pause: impl FnMut() -> Option<(u64, Duration)>,
-    ) -> Option<Letter> {
+    ) -> Option<OutboxFile> {
         const LONG: Duration = Duration::from_secs(3600);
         let mut all = self.all();
         loop {
             let (now_ns, mut pause) = pause()?;
             if pause.is_zero() {
-                let letter = find(&mut all, name).and_then(|outbox| outbox.take(now_ns, is_well));
-                if letter.is_some() {
-                    return letter;
+                let file_to_send = find(&mut all, name).and_then(|outbox| outbox.take(now_ns, is_well));
+                if file_to_send.is_some() {
+                    return file_to_send;
                 }
                 pause = LONG; // until something is written
             }
@@ -500,13 +500,13 @@ impl Outboxes {
 
     /// The same without waiting.
     #[cfg(any(test, feature = "testing"))]
-    pub fn try_take(&self, name: &str, now_ns: u64, is_well: bool) -> Option<Letter> {
+    pub fn try_take(&self, name: &str, now_ns: u64, is_well: bool) -> Option<OutboxFile> {
         find(&mut self.all(), name).and_then(|outbox| outbox.take(now_ns, is_well))
     }
 
     /// Says what came of a file.
-    pub fn finish(&self, name: &str, now_ns: u64, letter: &Letter, fate: Fate) {
-        find(&mut self.all(), name).into_iter().for_each(|outbox| outbox.finish(now_ns, letter, fate));
+    pub fn finish(&self, name: &str, now_ns: u64, file_to_send: &OutboxFile, fate: SendOutcome) {
+        find(&mut self.all(), name).into_iter().for_each(|outbox| outbox.finish(now_ns, file_to_send, fate));
     }
 
     /// What an export has of the store.
@@ -568,21 +568,25 @@ mod tests {
         outbox.adopt(entries.iter());
         let (soon, later) = (SECOND, SECOND + ANOTHER_TURN_NS);
         for (now_ns, is_well, at, blamed, fault) in [
-            (soon, true, 0, 0, Fault::Blamed),
-            (soon, false, 1, 0, Fault::None),
-            (soon, false, 1, 0, Fault::Possible),
-            (later, false, 2, 0, Fault::None),
-            (later, true, 0, 1, Fault::Blamed),
-            (later, true, 1, 0, Fault::Possible),
-            (later, true, 2, 0, Fault::Possible),
-            (later, true, 2, 0, Fault::None), // it has failed least often
+            (soon, true, 0, 0, SendFault::Blamed),
+            (soon, false, 1, 0, SendFault::None),
+            (soon, false, 1, 0, SendFault::Possible),
+            (later, false, 2, 0, SendFault::None),
+            (later, true, 0, 1, SendFault::Blamed),
+            (later, true, 1, 0, SendFault::Possible),
+            (later, true, 2, 0, SendFault::Possible),
+            (later, true, 2, 0, SendFault::None), // it has failed least often
         ] {
-            let letter = outbox.take(now_ns, is_well).unwrap();
-            assert_eq!((&letter.path, letter.blamed), (&entries[at].path, blamed));
-            outbox.finish(now_ns, &letter, Fate::Kept(fault));
+            let file_to_send = outbox.take(now_ns, is_well).unwrap();
+            assert_eq!((&file_to_send.path, file_to_send.blamed), (&entries[at].path, blamed));
+            outbox.finish(now_ns, &file_to_send, SendOutcome::Kept(fault));
         }
-        let letter = outbox.take(later, false).unwrap();
-        assert_ne!(outbox.take(later, false).unwrap().path, letter.path, "nothing is sent twice at a time");
+        let file_to_send = outbox.take(later, false).unwrap();
+        assert_ne!(
+            outbox.take(later, false).unwrap().path,
+            file_to_send.path,
+            "nothing is sent twice at a time"
+        );
         assert_eq!(outbox.tally(&now(10)).lag_ns, 8 * SECOND);
     }
 

@@ -48,7 +48,7 @@ struct Shared {
 
 /// Why a file of the spool was not read.
 #[derive(Debug, thiserror::Error)]
-pub enum Unread {
+pub enum SpoolReadError {
     /// The disk does not give it, or not now.
     #[error("it cannot be read ({0})")]
     Refused(#[from] io::Error),
@@ -134,7 +134,7 @@ impl Spool {
     /// # Errors
     ///
     /// If it cannot be read, or a bit of it is not as it was written.
-    pub fn read(&self, file: &str) -> Result<(Window, SymbolizedProfile), Unread> {
+    pub fn read(&self, file: &str) -> Result<(Window, SymbolizedProfile), SpoolReadError> {
         let bytes = place::read(&self.0.folder.join(file))?;
         // Its day has no folder of its own here.
         let name = Name::parse(Path::new(&file.replacen('_', "/", 1))).ok_or(Damage::Name)?;

@@ -148,14 +148,14 @@ impl TryFrom<Written> for TimeRanges {
 
 /// Time that is counted already, by target.
 #[derive(Debug, Default)]
-pub(crate) struct Taken<'e> {
+pub(crate) struct CountedTime<'e> {
     /// End, and who took it, by target, boot and start; disjoint.
     taken: BTreeMap<(&'e str, &'e str, u64), (u64, usize)>,
 }
 
 /// How time ranges stand to those that are taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Standing {
+pub(crate) enum Overlap {
     /// They share nothing.
     Free,
     /// All of them are taken.
@@ -164,11 +164,11 @@ pub(crate) enum Standing {
     Overlapping,
 }
 
-impl<'e> Taken<'e> {
+impl<'e> CountedTime<'e> {
     /// Takes the time ranges for `by` if they are free.
-    pub(crate) fn take(&mut self, target: &'e str, time_ranges: &'e TimeRanges, by: usize) -> Standing {
+    pub(crate) fn take(&mut self, target: &'e str, time_ranges: &'e TimeRanges, by: usize) -> Overlap {
         let standing = self.standing(target, time_ranges);
-        if standing == Standing::Free {
+        if standing == Overlap::Free {
             for time_range in time_ranges.iter() {
                 self.taken.insert((target, &time_range.boot, time_range.from_ns), (time_range.to_ns, by));
             }
@@ -198,7 +198,7 @@ impl<'e> Taken<'e> {
         near.map(|((_, _, from_ns), (to_ns, by))| (*from_ns, *to_ns, *by))
     }
 
-    fn standing(&self, target: &str, time_ranges: &TimeRanges) -> Standing {
+    fn standing(&self, target: &str, time_ranges: &TimeRanges) -> Overlap {
         let (mut held, mut free) = (true, true);
         for time_range in time_ranges.iter() {
             let near = self.near(target, time_range);
@@ -208,9 +208,9 @@ impl<'e> Taken<'e> {
             free &= near.is_none_or(|(_, to_ns, _)| to_ns <= time_range.from_ns);
         }
         match (held, free) {
-            (_, true) => Standing::Free,
-            (true, false) => Standing::Held,
-            (false, false) => Standing::Overlapping,
+            (_, true) => Overlap::Free,
+            (true, false) => Overlap::Held,
+            (false, false) => Overlap::Overlapping,
         }
     }
 }
@@ -291,15 +291,15 @@ mod tests {
         let late = window("a", 90, 99);
         let (inside, outside, across, other) =
             (window("a", 10, 20), window("a", 60, 70), window("a", 50, 65), window("b", 10, 20));
-        let mut taken = Taken::default();
-        assert_eq!(taken.take("web", &hour, 0), Standing::Free);
-        assert_eq!(taken.take("web", &inside, 0), Standing::Held);
-        assert_eq!(taken.take("web", &across, 0), Standing::Overlapping);
-        assert_eq!(taken.take("web", &other, 0), Standing::Free);
-        assert_eq!(taken.take("db", &inside, 0), Standing::Free);
-        assert_eq!(taken.take("web", &outside, 0), Standing::Free);
-        assert_eq!(taken.take("web", &hour, 1), Standing::Held);
-        assert_eq!(taken.take("web", &late, 2), Standing::Free);
+        let mut taken = CountedTime::default();
+        assert_eq!(taken.take("web", &hour, 0), Overlap::Free);
+        assert_eq!(taken.take("web", &inside, 0), Overlap::Held);
+        assert_eq!(taken.take("web", &across, 0), Overlap::Overlapping);
+        assert_eq!(taken.take("web", &other, 0), Overlap::Free);
+        assert_eq!(taken.take("db", &inside, 0), Overlap::Free);
+        assert_eq!(taken.take("web", &outside, 0), Overlap::Free);
+        assert_eq!(taken.take("web", &hour, 1), Overlap::Held);
+        assert_eq!(taken.take("web", &late, 2), Overlap::Free);
         assert_eq!(taken.takers("web", &inside).collect::<Vec<_>>(), [0]);
         assert_eq!(taken.takers("web", &window("a", 95, 96)).collect::<Vec<_>>(), [2]);
         assert_eq!(taken.takers("db", &window("a", 95, 96)).count(), 0);
@@ -313,16 +313,16 @@ mod tests {
                 let boot = boot.to_string();
                 (boot.clone(), TimeRanges::new(vec![time_range(&boot, *from, from + length)]))
             }).collect();
-            let mut taken = Taken::default();
+            let mut taken = CountedTime::default();
             let mut moments = std::collections::BTreeSet::new();
             for (boot, time_ranges) in &all {
                 let of = time_ranges.iter().next().unwrap();
                 let own: Vec<_> = (of.from_ns..of.to_ns).map(|at| (boot, at)).collect();
                 let known = own.iter().filter(|moment| moments.contains(*moment)).count();
                 match taken.take("web", time_ranges, 0) {
-                    Standing::Free => { prop_assert_eq!(known, 0); moments.extend(own); }
-                    Standing::Held => prop_assert_eq!(known, own.len()),
-                    Standing::Overlapping => prop_assert!(known > 0),
+                    Overlap::Free => { prop_assert_eq!(known, 0); moments.extend(own); }
+                    Overlap::Held => prop_assert_eq!(known, own.len()),
+                    Overlap::Overlapping => prop_assert!(known > 0),
                 }
             }
         }

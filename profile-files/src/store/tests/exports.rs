@@ -7,14 +7,14 @@ fn exports(names: &[&str]) -> Vec<Export> {
 }
 
 /// Sends what comes next as a sender does; its target and begin (minutes since midnight).
-fn send(store: &Store, export: &str, fate: Fate) -> Option<(String, u64)> {
-    let letter = store.outboxes().try_take(export, 0, true)?;
-    if matches!(fate, Fate::Sent(_) | Fate::Refused) {
-        Cursor::of(&store.folder, export).add(&letter).unwrap();
+fn send(store: &Store, export: &str, fate: SendOutcome) -> Option<(String, u64)> {
+    let file_to_send = store.outboxes().try_take(export, 0, true)?;
+    if matches!(fate, SendOutcome::Sent(_) | SendOutcome::Refused) {
+        Cursor::of(&store.folder, export).add(&file_to_send).unwrap();
     }
-    store.outboxes().finish(export, 0, &letter, fate);
-    let begin = letter.time_ranges.iter().map(|time_range| time_range.begin_unix_ns).min().unwrap();
-    Some((letter.target, (begin - MIDNIGHT) / MINUTE))
+    store.outboxes().finish(export, 0, &file_to_send, fate);
+    let begin = file_to_send.time_ranges.iter().map(|time_range| time_range.begin_unix_ns).min().unwrap();
+    Some((file_to_send.target, (begin - MIDNIGHT) / MINUTE))
 }
 
 fn tally(store: &Store, export: &str, unix_ns: u64) -> Tally {
@@ -45,27 +45,32 @@ fn windows_are_sent_once_also_after_a_restart() {
         keep(&mut first, "web", MIDNIGHT + minute * MINUTE, 1).unwrap();
         keep(&mut first, "db", MIDNIGHT + minute * MINUTE, 1).unwrap();
     }
-    let begins: Vec<_> = [Fate::Sent(7), Fate::Refused, Fate::Sent(7), Fate::Kept(Fault::None)]
-        .into_iter()
-        .filter_map(|fate| send(&first, "a", fate))
-        .map(|(_, begin)| begin)
-        .collect();
+    let begins: Vec<_> = [
+        SendOutcome::Sent(7),
+        SendOutcome::Refused,
+        SendOutcome::Sent(7),
+        SendOutcome::Kept(SendFault::None),
+    ]
+    .into_iter()
+    .filter_map(|fate| send(&first, "a", fate))
+    .map(|(_, begin)| begin)
+    .collect();
     assert_eq!(begins, [0, 0, 1, 1], "none from before its time");
     let expected =
         Tally { pushed: 2, refused: 1, sent_bytes: 14, pending: 3, lag_ns: MINUTE, ..Tally::default() };
     assert_eq!(tally(&first, "a", MIDNIGHT + 3 * MINUTE), expected);
-    let letter = first.outboxes().try_take("a", 0, true).unwrap();
+    let file_to_send = first.outboxes().try_take("a", 0, true).unwrap();
     drop(first); // with one that is being sent
     let mut second = store(folder.path());
     second.export(&now(MIDNIGHT + 4 * MINUTE), &exports(&["a", "b"]));
-    let left: Vec<_> = std::iter::from_fn(|| send(&second, "a", Fate::Sent(1))).collect();
-    assert_eq!((left[0].1, left[0].0.as_str(), left.len()), (1, letter.target.as_str(), 3));
-    assert_eq!(std::iter::from_fn(|| send(&second, "b", Fate::Sent(1))).count(), 6);
+    let left: Vec<_> = std::iter::from_fn(|| send(&second, "a", SendOutcome::Sent(1))).collect();
+    assert_eq!((left[0].1, left[0].0.as_str(), left.len()), (1, file_to_send.target.as_str(), 3));
+    assert_eq!(std::iter::from_fn(|| send(&second, "b", SendOutcome::Sent(1))).count(), 6);
     assert_eq!(names(folder.path()), ["a", "b"]);
     second.export(&now(MIDNIGHT + 5 * MINUTE), &exports(&["b"]));
     assert_eq!(names(folder.path()), ["b"]);
     second.export(&now(MIDNIGHT + 5 * MINUTE), &exports(&["a", "b"]));
-    assert_eq!(send(&second, "a", Fate::Sent(1)), None, "it begins anew");
+    assert_eq!(send(&second, "a", SendOutcome::Sent(1)), None, "it begins anew");
 }
 
 /// What was written late is sent late.
@@ -74,10 +79,10 @@ fn the_order_in_which_windows_are_written_does_not_matter() {
     let folder = TempDir::new().unwrap();
     let mut store = exporting(folder.path(), 0);
     keep(&mut store, "web", MIDNIGHT + MINUTE, 1).unwrap();
-    assert_eq!(send(&store, "a", Fate::Sent(1)).unwrap().1, 1);
+    assert_eq!(send(&store, "a", SendOutcome::Sent(1)).unwrap().1, 1);
     keep(&mut store, "web", MIDNIGHT, 1).unwrap();
-    assert_eq!(send(&store, "a", Fate::Sent(1)).unwrap().1, 0);
-    assert_eq!(send(&store, "a", Fate::Sent(1)), None);
+    assert_eq!(send(&store, "a", SendOutcome::Sent(1)).unwrap().1, 0);
+    assert_eq!(send(&store, "a", SendOutcome::Sent(1)), None);
 }
 
 #[test]
@@ -85,14 +90,14 @@ fn few_windows_that_wait_are_not_merged() {
     let folder = TempDir::new().unwrap();
     let mut store = exporting(folder.path(), 12);
     for _ in 0..2 {
-        send(&store, "a", Fate::Sent(1)).unwrap();
+        send(&store, "a", SendOutcome::Sent(1)).unwrap();
     }
     settle(&mut store, MIDNIGHT + 2 * HOUR);
     assert_eq!(store.size().0, 11, "the two that were sent are one");
-    assert_eq!(std::iter::from_fn(|| send(&store, "a", Fate::Sent(1))).count(), 10);
+    assert_eq!(std::iter::from_fn(|| send(&store, "a", SendOutcome::Sent(1))).count(), 10);
     settle(&mut store, MIDNIGHT + 2 * HOUR);
     assert_eq!((store.size().0, cpu_ns(folder.path(), &ever())), (1, 12));
-    assert_eq!((tally(&store, "a", MIDNIGHT).pushed, send(&store, "a", Fate::Sent(1))), (12, None));
+    assert_eq!((tally(&store, "a", MIDNIGHT).pushed, send(&store, "a", SendOutcome::Sent(1))), (12, None));
 }
 
 #[test]
@@ -101,18 +106,18 @@ fn many_are_merged_with_their_like_and_sent_as_that() {
     let mut first = exporting(folder.path(), 12);
     first.most_unmerged = 3;
     for _ in 0..2 {
-        send(&first, "a", Fate::Sent(1)).unwrap();
+        send(&first, "a", SendOutcome::Sent(1)).unwrap();
     }
-    let letter = first.outboxes().try_take("a", 0, true).unwrap();
+    let file_to_send = first.outboxes().try_take("a", 0, true).unwrap();
     settle(&mut first, MIDNIGHT + 2 * HOUR);
     assert_eq!(first.size().0, 3, "sent, being sent, and waiting");
     assert_eq!(tally(&first, "a", MIDNIGHT).pending, 10);
-    drop((first, letter));
+    drop((first, file_to_send));
     let mut second = store(folder.path());
     second.export(&now(MIDNIGHT + 2 * HOUR), &exports(&["a"]));
-    assert_eq!(send(&second, "a", Fate::Sent(1)).unwrap().1, 2);
-    assert_eq!(send(&second, "a", Fate::Sent(1)).unwrap().1, 3, "nine minutes in one");
-    assert_eq!(send(&second, "a", Fate::Sent(1)), None);
+    assert_eq!(send(&second, "a", SendOutcome::Sent(1)).unwrap().1, 2);
+    assert_eq!(send(&second, "a", SendOutcome::Sent(1)).unwrap().1, 3, "nine minutes in one");
+    assert_eq!(send(&second, "a", SendOutcome::Sent(1)), None);
     settle(&mut second, MIDNIGHT + 2 * HOUR);
     assert_eq!((second.size().0, cpu_ns(folder.path(), &ever())), (1, 12));
 }
@@ -128,15 +133,17 @@ fn no_file_waits_in_part() {
         keep(&mut store, "web", MIDNIGHT + minute * MINUTE, 1).unwrap();
     }
     for (export, count) in [("a", 5), ("b", 11)] {
-        (0..count).for_each(|_| assert!(send(&store, export, Fate::Sent(1)).is_some()));
+        (0..count).for_each(|_| assert!(send(&store, export, SendOutcome::Sent(1)).is_some()));
     }
     settle(&mut store, MIDNIGHT + 2 * HOUR);
     let waits = |store: &Store| ["a", "b"].map(|export| tally(store, export, MIDNIGHT).pending);
     assert_eq!((store.size().0, waits(&store)), (3, [25, 19]), "for none, for one, and for both");
-    assert_eq!(send(&store, "a", Fate::Sent(1)).unwrap().1, 5);
+    assert_eq!(send(&store, "a", SendOutcome::Sent(1)).unwrap().1, 5);
     settle(&mut store, MIDNIGHT + 2 * HOUR);
     assert_eq!((store.size().0, waits(&store)), (2, [19, 19]));
-    while send(&store, "a", Fate::Sent(1)).is_some() || send(&store, "b", Fate::Sent(1)).is_some() {
+    while send(&store, "a", SendOutcome::Sent(1)).is_some()
+        || send(&store, "b", SendOutcome::Sent(1)).is_some()
+    {
         settle(&mut store, MIDNIGHT + 2 * HOUR);
     }
     let of = |export: &str| tally(&store, export, MIDNIGHT);
@@ -148,13 +155,13 @@ fn no_file_waits_in_part() {
 fn what_the_store_removes_before_it_is_sent_is_dropped() {
     let folder = TempDir::new().unwrap();
     let mut store = exporting(folder.path(), 3);
-    let letter = store.outboxes().try_take("a", 0, true).unwrap();
+    let file_to_send = store.outboxes().try_take("a", 0, true).unwrap();
     let other = store.outboxes().try_take("a", 0, true).unwrap();
     store.expire(&now(MIDNIGHT + 8 * DAY));
     let of = |store: &Store| tally(store, "a", MIDNIGHT + 8 * DAY);
     assert_eq!((store.size().0, of(&store).dropped, of(&store).pending), (0, 1, 2));
-    store.outboxes().finish("a", 0, &letter, Fate::Sent(1));
-    store.outboxes().finish("a", 0, &other, Fate::Kept(Fault::None));
+    store.outboxes().finish("a", 0, &file_to_send, SendOutcome::Sent(1));
+    store.outboxes().finish("a", 0, &other, SendOutcome::Kept(SendFault::None));
     assert_eq!((of(&store).pushed, of(&store).dropped, of(&store).pending), (1, 2, 0));
     // By hand, and all of the folder.
     keep(&mut store, "web", MIDNIGHT + 8 * DAY, 1).unwrap();
@@ -164,11 +171,11 @@ fn what_the_store_removes_before_it_is_sent_is_dropped() {
     assert_eq!((of(&store).dropped, of(&store).pending), (4, 0));
     // The cursor goes with it, and comes again with the next window.
     keep(&mut store, "web", MIDNIGHT + 8 * DAY + HOUR, 1).unwrap();
-    let letter = store.outboxes().try_take("a", 0, true).unwrap();
+    let file_to_send = store.outboxes().try_take("a", 0, true).unwrap();
     let mut cursor = Cursor::of(folder.path(), "a");
-    cursor.add(&letter).unwrap_err();
+    cursor.add(&file_to_send).unwrap_err();
     cursor.write(&store.outboxes().position("a").unwrap()).unwrap();
-    cursor.add(&letter).unwrap();
+    cursor.add(&file_to_send).unwrap();
 }
 
 /// Whatever a power failure leaves of it, a cursor says nothing that is not so.
@@ -180,7 +187,7 @@ fn a_cursor_that_is_cut_short_says_what_is_left_of_it() {
     let whole = std::fs::read(&path).unwrap();
     let positions: Vec<_> = std::iter::once(store.outboxes().position("a").unwrap())
         .chain(std::iter::from_fn(|| {
-            send(&store, "a", Fate::Sent(1))?;
+            send(&store, "a", SendOutcome::Sent(1))?;
             store.outboxes().position("a")
         }))
         .collect();
@@ -198,9 +205,9 @@ fn a_cursor_that_is_cut_short_says_what_is_left_of_it() {
             let mut cursor = Cursor::of(folder.path(), "a");
             let time_ranges =
                 TimeRanges::new(vec![TimeRange { boot: "b".into(), from_ns: 0, to_ns: 9, begin_unix_ns: 0 }]);
-            let letter =
-                Letter { path: "x".into(), target: "late".into(), time_ranges, blamed: 0, failed_ns: 0 };
-            cursor.add(&letter).unwrap();
+            let file_to_send =
+                OutboxFile { path: "x".into(), target: "late".into(), time_ranges, blamed: 0, failed_ns: 0 };
+            cursor.add(&file_to_send).unwrap();
             assert!(format!("{:?}", cursor.read().unwrap()).contains("late"), "{cut}");
         }
     }

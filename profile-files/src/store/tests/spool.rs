@@ -33,7 +33,7 @@ fn a_window_is_read_back_as_it_was_written_and_no_reader_of_the_store_sees_it() 
     assert_eq!(cpu_ns(folder.path(), &ever()), 0);
     again.remove(&first);
     assert_eq!((again.size().0, again.names().len()), (1, 1));
-    assert!(matches!(again.read(&first), Err(Unread::Refused(_))));
+    assert!(matches!(again.read(&first), Err(SpoolReadError::Refused(_))));
 }
 
 #[test]
@@ -87,7 +87,7 @@ fn every_change_is_found_and_set_aside() {
     let file = put(&spool, MIDNIGHT).unwrap();
     let path = unnamed(folder.path()).join(&file);
     let bytes = fs::read(&path).unwrap();
-    let is_damaged = |file: &str| matches!(spool.read(file), Err(Unread::Damaged(_)));
+    let is_damaged = |file: &str| matches!(spool.read(file), Err(SpoolReadError::Damaged(_)));
     for at in 0..bytes.len() {
         let mut changed = bytes.clone();
         changed[at] ^= 1;

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use profile_files::store::{ANOTHER_TURN_NS, Fate, Fault, Letter};
+use profile_files::store::{ANOTHER_TURN_NS, OutboxFile, SendFault, SendOutcome};
 
 use crate::daemon::journal::OncePerMinute;
 
@@ -62,27 +62,33 @@ impl Schedule {
     }
 
     /// What becomes of a window that was not acknowledged. `chance` is from 0 to 1.
-    pub(super) fn judge(&mut self, now_ns: u64, letter: &Letter, unsent: &Unsent, chance: f64) -> Fate {
+    pub(super) fn judge(
+        &mut self,
+        now_ns: u64,
+        file_to_send: &OutboxFile,
+        unsent: &Unsent,
+        chance: f64,
+    ) -> SendOutcome {
         match unsent {
-            Unsent::Lost => Fate::Lost,
+            Unsent::Lost => SendOutcome::Lost,
             Unsent::Refused(_) => {
                 self.refused(now_ns);
-                Fate::Refused
+                SendOutcome::Refused
             }
             Unsent::Failed { after, may_be_at_fault, .. } => {
-                let is_new =
-                    letter.failed_ns == 0 || now_ns.saturating_sub(letter.failed_ns) >= ANOTHER_TURN_NS;
+                let is_new = file_to_send.failed_ns == 0
+                    || now_ns.saturating_sub(file_to_send.failed_ns) >= ANOTHER_TURN_NS;
                 let fault = match (*may_be_at_fault, is_new && self.is_well()) {
-                    (false, _) => Fault::None,
-                    (true, false) => Fault::Possible,
-                    (true, true) => Fault::Blamed,
+                    (false, _) => SendFault::None,
+                    (true, false) => SendFault::Possible,
+                    (true, true) => SendFault::Blamed,
                 };
-                if fault == Fault::Blamed && letter.blamed + 1 >= MOST_BLAMED {
+                if fault == SendFault::Blamed && file_to_send.blamed + 1 >= MOST_BLAMED {
                     self.refused(now_ns);
-                    return Fate::Refused;
+                    return SendOutcome::Refused;
                 }
                 self.failed(now_ns, *after, chance);
-                Fate::Kept(fault)
+                SendOutcome::Kept(fault)
             }
         }
     }

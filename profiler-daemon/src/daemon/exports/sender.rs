@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use profile_files::store::{Cursor, Fate, Letter, NotRead, Outboxes, read_file};
+use profile_files::store::{Cursor, NotRead, OutboxFile, Outboxes, SendOutcome, read_file};
 
 use super::plan::{Plan, in_settings};
 use super::schedule::{Schedule, Talk, Unsent};
@@ -137,8 +137,8 @@ impl Sender {
             if !Arc::ptr_eq(&orders, &self.orders) {
                 self.obey(orders);
             }
-            if let Some(letter) = self.next() {
-                self.deliver(&letter);
+            if let Some(file_to_send) = self.next() {
+                self.deliver(&file_to_send);
             }
         }
     }
@@ -152,7 +152,7 @@ impl Sender {
     }
 
     /// The next window, once it is time for it; nothing if there is something else to do.
-    fn next(&self) -> Option<Letter> {
+    fn next(&self) -> Option<OutboxFile> {
         let (control, orders, due_ns) = (&self.control, &self.orders, self.schedule.due_ns());
         orders.outboxes.take(&self.name, self.schedule.is_well(), || {
             let goes_on = !control.is_over() && Arc::ptr_eq(&control.orders(), orders);
@@ -161,32 +161,32 @@ impl Sender {
         })
     }
 
-    fn deliver(&mut self, letter: &Letter) {
+    fn deliver(&mut self, file_to_send: &OutboxFile) {
         let before_ns = clock::thread_cpu_ns();
         // Nothing that a file or a backend holds may end this thread.
-        let sent = catch_unwind(AssertUnwindSafe(|| self.send(letter)));
+        let sent = catch_unwind(AssertUnwindSafe(|| self.send(file_to_send)));
         let error = || Err(Unsent::Refused("internal error; see sweetspot's log".to_owned()));
         let fate = match sent.unwrap_or_else(|_| error()) {
             Ok(bytes) => self.took(bytes),
-            Err(unsent) => self.took_not(letter, &unsent),
+            Err(unsent) => self.took_not(file_to_send, &unsent),
         };
-        if matches!(fate, Fate::Sent(_) | Fate::Refused) {
-            self.record(letter);
+        if matches!(fate, SendOutcome::Sent(_) | SendOutcome::Refused) {
+            self.record(file_to_send);
         }
-        self.orders.outboxes.finish(&self.name, clock::monotonic_ns(), letter, fate);
+        self.orders.outboxes.finish(&self.name, clock::monotonic_ns(), file_to_send, fate);
         let spent_ns = clock::thread_cpu_ns().saturating_sub(before_ns);
         let cpus = f64::from_bits(self.control.cpus.load(Ordering::Relaxed));
         self.schedule.charge(clock::monotonic_ns(), spent_ns, cpus);
     }
 
     /// Sends a window; how many bytes it took.
-    fn send(&mut self, letter: &Letter) -> Result<usize, Unsent> {
+    fn send(&mut self, file_to_send: &OutboxFile) -> Result<usize, Unsent> {
         let (pprof, stamp, profile) =
-            read_file(&self.orders.folder, &letter.path).map_err(|error| match error {
+            read_file(&self.orders.folder, &file_to_send.path).map_err(|error| match error {
                 NotRead::Gone | NotRead::Damaged(_) => Unsent::Lost,
                 NotRead::Refused(cause) => Unsent::beside(format!(
                     "{} cannot be read ({cause}); look at the disk",
-                    letter.path.display()
+                    file_to_send.path.display()
                 )),
             })?;
         let plan = &self.orders.plan;
@@ -200,21 +200,21 @@ impl Sender {
         Ok(bytes)
     }
 
-    fn took(&mut self, bytes: usize) -> Fate {
+    fn took(&mut self, bytes: usize) -> SendOutcome {
         self.schedule.taken();
         self.works();
-        Fate::Sent(bytes as u64)
+        SendOutcome::Sent(bytes as u64)
     }
 
-    fn took_not(&mut self, letter: &Letter, unsent: &Unsent) -> Fate {
+    fn took_not(&mut self, file_to_send: &OutboxFile, unsent: &Unsent) -> SendOutcome {
         let now_ns = clock::monotonic_ns();
-        let fate = self.schedule.judge(now_ns, letter, unsent, fastrand::f64());
+        let fate = self.schedule.judge(now_ns, file_to_send, unsent, fastrand::f64());
         match unsent {
             Unsent::Lost => {}
-            Unsent::Refused(reason) => self.tell_refused(letter, reason),
-            Unsent::Failed { text, .. } if fate == Fate::Refused => {
+            Unsent::Refused(reason) => self.tell_refused(file_to_send, reason),
+            Unsent::Failed { text, .. } if fate == SendOutcome::Refused => {
                 self.tell_refused(
-                    letter,
+                    file_to_send,
                     &format!("{text}; it failed with this window again and again, and took others"),
                 );
             }
@@ -231,10 +231,10 @@ impl Sender {
         self.control.tell(Some(Trouble { text: text.to_owned(), next_ns: self.schedule.due_ns() }));
     }
 
-    fn tell_refused(&mut self, letter: &Letter, reason: &str) {
+    fn tell_refused(&mut self, file_to_send: &OutboxFile, reason: &str) {
         self.works();
         if self.talk.refused(reason) {
-            let (name, target) = (&self.name, &letter.target);
+            let (name, target) = (&self.name, &file_to_send.target);
             tracing::warn!(
                 export = name,
                 target,
@@ -253,15 +253,15 @@ impl Sender {
     }
 
     /// Has the disk know what is settled, before anything else is done with it.
-    fn record(&mut self, letter: &Letter) {
+    fn record(&mut self, file_to_send: &OutboxFile) {
         let orders = Arc::clone(&self.orders);
         let position = || orders.outboxes.position(&self.name);
-        let added = self.cursor.add(letter);
+        let added = self.cursor.add(file_to_send);
         // All of it, now and then, and where the file is gone.
         let written = match (&added, self.cursor.is_long()) {
             (Ok(()), false) => return,
             _ => position().map(|mut position| {
-                position.settle(&letter.target, &letter.time_ranges);
+                position.settle(&file_to_send.target, &file_to_send.time_ranges);
                 self.cursor.write(&position)
             }),
         };

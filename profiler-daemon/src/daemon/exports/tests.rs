@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-use profile_files::store::{Export, Fate, Letter, Now, RealDisk, Settings, Store, Tally, Window};
+use profile_files::store::{Export, Now, OutboxFile, RealDisk, SendOutcome, Settings, Store, Tally, Window};
 use profile_files::testing;
 use tempfile::TempDir;
 
@@ -65,22 +65,24 @@ impl Simulated {
                     break;
                 }
                 let outboxes = self.store.outboxes();
-                let Some(letter) = outboxes.try_take("a", now_ns, self.schedule.is_well()) else { break };
-                let fate = self.fate(second, &letter, backend(second, &letter.target));
-                outboxes.finish("a", now_ns, &letter, fate);
+                let Some(file_to_send) = outboxes.try_take("a", now_ns, self.schedule.is_well()) else {
+                    break;
+                };
+                let fate = self.fate(second, &file_to_send, backend(second, &file_to_send.target));
+                outboxes.finish("a", now_ns, &file_to_send, fate);
             }
         }
         self.store.outboxes().try_tallies(&now(minutes * 60)).unwrap()["a"]
     }
 
-    fn fate(&mut self, second: u64, letter: &Letter, said: Result<(), Unsent>) -> Fate {
-        self.attempts.push((second, letter.path.clone(), said.is_ok()));
+    fn fate(&mut self, second: u64, file_to_send: &OutboxFile, said: Result<(), Unsent>) -> SendOutcome {
+        self.attempts.push((second, file_to_send.path.clone(), said.is_ok()));
         match said {
             Ok(()) => {
                 self.schedule.taken();
-                Fate::Sent(1)
+                SendOutcome::Sent(1)
             }
-            Err(unsent) => self.schedule.judge(second * SECOND, letter, &unsent, 0.5),
+            Err(unsent) => self.schedule.judge(second * SECOND, file_to_send, &unsent, 0.5),
         }
     }
 }

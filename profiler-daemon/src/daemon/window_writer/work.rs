@@ -12,7 +12,7 @@ use std::sync::mpsc::{self, RecvTimeoutError};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use profile_files::store::{Now, Spool, Store, Unread};
+use profile_files::store::{Now, Spool, SpoolReadError, Store};
 use profiler_core::profile::SymbolizedProfile;
 
 use super::{Job, LostWindow, Rules, UnnamedWindow, WriterState};
@@ -206,13 +206,13 @@ impl Work {
         let Some(file) = self.leftovers.pop_front() else { return };
         let (window, profile) = match self.spool.read(&file) {
             Ok(read) => read,
-            Err(Unread::Damaged(damage)) => {
+            Err(SpoolReadError::Damaged(damage)) => {
                 tracing::warn!(
                     "{file}, which was left without names, is damaged ({damage}): it is set aside"
                 );
                 return self.store.set_unnamed_aside(&self.spool, &file);
             }
-            Err(Unread::Refused(cause)) => {
+            Err(SpoolReadError::Refused(cause)) => {
                 return tracing::warn!("{file}, which was left without names, cannot be read ({cause})");
             }
         };
