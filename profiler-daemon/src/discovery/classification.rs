@@ -1,8 +1,8 @@
 //! Classification of a process: whether it has changed, and which section it matches.
 
-use super::look::{Again, Processes, Terms};
+use super::look::{Processes, Recheck, ScanContext};
 use super::naming::Instance;
-use super::proc_folder::{Listed, Unread};
+use super::proc_folder::{ListedProcess, ProcReadError};
 use super::process::Subject;
 use super::stat::Stat;
 use super::table::{Table, TargetId};
@@ -10,21 +10,21 @@ use crate::sys::family;
 
 impl Processes {
     /// Rechecks a known process, and classifies it again if it has changed.
-    pub(super) fn look_again(&mut self, listed: Listed, terms: &mut Terms<'_>) -> Again {
+    pub(super) fn look_again(&mut self, listed: ListedProcess, terms: &mut ScanContext<'_>) -> Recheck {
         let stat = match self.folder.stat(listed.pid) {
             Ok(stat) => stat,
-            Err(Unread::Gone) => return Again::Ended,
-            Err(Unread::Failed) => {
+            Err(ProcReadError::Gone) => return Recheck::Ended,
+            Err(ProcReadError::Failed) => {
                 self.all
                     .get_mut(&listed.pid)
                     .into_iter()
                     .for_each(|process| process.unclassified |= terms.anew);
-                return Again::Same;
+                return Recheck::Same;
             }
         };
-        let Some(process) = self.all.get_mut(&listed.pid) else { return Again::Same };
+        let Some(process) = self.all.get_mut(&listed.pid) else { return Recheck::Same };
         if process.stat.start != stat.start {
-            return Again::Replaced;
+            return Recheck::Replaced;
         }
         process.inode = listed.inode;
         process.new_ticks += stat.cpu_ticks.saturating_sub(process.stat.cpu_ticks);
@@ -33,12 +33,12 @@ impl Processes {
         if process.stat.has_ended {
             // What its children have inherited, they keep.
             self.move_to(listed.pid, None, terms.table);
-            return if was.has_ended { Again::Same } else { Again::Changed { heritage: false } };
+            return if was.has_ended { Recheck::Same } else { Recheck::Changed { heritage: false } };
         }
         if !self.has_changed(listed.pid, &was, terms.table) && !must_classify {
-            return Again::Same;
+            return Recheck::Same;
         }
-        Again::Changed { heritage: self.classify(listed.pid, terms) }
+        Recheck::Changed { heritage: self.classify(listed.pid, terms) }
     }
 
     /// Whether a process may match another section than with this earlier `stat`. What was read about it is read again.
@@ -72,14 +72,14 @@ impl Processes {
     }
 
     /// Finds the section that a process matches itself. Returns whether that is another target than before.
-    pub(super) fn classify(&mut self, pid: u32, terms: &mut Terms<'_>) -> bool {
+    pub(super) fn classify(&mut self, pid: u32, terms: &mut ScanContext<'_>) -> bool {
         let own = self.fitting(pid, terms);
         let Some(process) = self.all.get_mut(&pid) else { return false };
         process.facts.forget_command();
         std::mem::replace(&mut process.own, own) != own
     }
 
-    fn fitting(&mut self, pid: u32, terms: &mut Terms<'_>) -> Option<TargetId> {
+    fn fitting(&mut self, pid: u32, terms: &mut ScanContext<'_>) -> Option<TargetId> {
         let (is_ours, groups_matter) = (pid == self.own || family::is_reader(pid), self.groups_matter);
         let mut subject = self.subject(pid)?;
         if groups_matter {
@@ -97,7 +97,7 @@ impl Processes {
     }
 
     /// The target of a section that a process belongs to.
-    pub(super) fn target_in(&mut self, pid: u32, at: usize, terms: &mut Terms<'_>) -> Option<TargetId> {
+    pub(super) fn target_in(&mut self, pid: u32, at: usize, terms: &mut ScanContext<'_>) -> Option<TargetId> {
         let section = terms.sections.get(at)?;
         let Some(each) = section.settings.each else { return Some(section.own) };
         let mut users = std::mem::take(&mut self.users);

@@ -1,7 +1,7 @@
 //! What processes inherit from their creators, and which target follows.
 
 use super::Changes;
-use super::look::{Processes, Terms};
+use super::look::{Processes, ScanContext};
 use super::process::{Counted, Life, Process};
 use super::table::Table;
 use crate::sys::family;
@@ -46,7 +46,7 @@ impl Processes {
         &mut self,
         mut touched: Vec<u32>,
         heritage_changed: bool,
-        terms: &mut Terms<'_>,
+        terms: &mut ScanContext<'_>,
         changes: &mut Changes,
     ) {
         if heritage_changed {
@@ -68,7 +68,7 @@ impl Processes {
     }
 
     /// Finds the target of a process, after those that it inherits from.
-    fn settle(&mut self, pid: u32, terms: &mut Terms<'_>) {
+    fn settle(&mut self, pid: u32, terms: &mut ScanContext<'_>) {
         let (mut line, mut next) = (Vec::new(), Some(pid));
         while let Some(pid) = next {
             let unsettled = self.all.get_mut(&pid).filter(|process| process.settled != self.round);
@@ -81,7 +81,7 @@ impl Processes {
         line.into_iter().rev().for_each(|pid| self.settle_one(pid, terms));
     }
 
-    fn settle_one(&mut self, pid: u32, terms: &mut Terms<'_>) {
+    fn settle_one(&mut self, pid: u32, terms: &mut ScanContext<'_>) {
         let Some(process) = self.all.get(&pid) else { return };
         let belongs = process.can_belong() && pid != self.own && !family::is_reader(pid);
         let inherited = match process.creator.and_then(|creator| self.lives(creator)) {

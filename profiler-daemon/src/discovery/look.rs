@@ -13,7 +13,7 @@ use super::Changes;
 use super::containers::KnownContainers;
 use super::naming::Users;
 use super::places::Places;
-use super::proc_folder::{Listed, ProcFolder};
+use super::proc_folder::{ListedProcess, ProcFolder};
 use super::process::Process;
 use super::sections::{Finder, Section};
 use super::table::{Table, TargetId};
@@ -49,11 +49,11 @@ pub(super) struct Processes {
     pub(super) births: FxHashMap<u32, u32>,
     /// What children of processes that ended since the last scan inherit.
     pub(super) estates: FxHashMap<u32, Option<TargetId>>,
-    listed: Vec<Listed>,
+    listed: Vec<ListedProcess>,
 }
 
 /// What a scan works on besides the processes.
-pub(super) struct Terms<'a> {
+pub(super) struct ScanContext<'a> {
     pub(super) sections: &'a mut [Section],
     pub(super) finder: &'a Finder,
     pub(super) table: &'a mut Table,
@@ -62,7 +62,7 @@ pub(super) struct Terms<'a> {
 }
 
 /// The result of rechecking a process.
-pub(super) enum Again {
+pub(super) enum Recheck {
     /// No relevant change.
     Same,
     /// It may belong to another target, and its children may inherit another one.
@@ -143,7 +143,7 @@ impl Processes {
         match self.folder.list(&mut listed) {
             Ok(()) => self.look_at(
                 &listed,
-                &mut Terms { sections, finder, table, anew: self.classify_anew },
+                &mut ScanContext { sections, finder, table, anew: self.classify_anew },
                 changes,
             ),
             Err(error) => tracing::debug!(%error, "processes cannot be listed; targets keep the processes \
@@ -152,22 +152,22 @@ impl Processes {
         self.listed = listed;
     }
 
-    fn look_at(&mut self, listed: &[Listed], terms: &mut Terms<'_>, changes: &mut Changes) {
+    fn look_at(&mut self, listed: &[ListedProcess], terms: &mut ScanContext<'_>, changes: &mut Changes) {
         self.looks += 1;
         let (mut new, due) = self.compare(listed, terms.anew);
         let mut somebody_went = self.part_with_unlisted(terms.table, changes);
         let (mut touched, mut heritage_changed) = (Vec::new(), terms.anew);
         for process in due {
             match self.look_again(process, terms) {
-                Again::Same => {}
-                Again::Changed { heritage } => {
+                Recheck::Same => {}
+                Recheck::Changed { heritage } => {
                     touched.push(process.pid);
                     heritage_changed |= heritage;
                 }
                 again => {
                     self.end(process.pid, terms.table, changes);
                     somebody_went = true;
-                    new.extend(matches!(again, Again::Replaced).then_some(process));
+                    new.extend(matches!(again, Recheck::Replaced).then_some(process));
                 }
             }
         }
@@ -182,7 +182,7 @@ impl Processes {
     }
 
     /// New processes, and those that are due to be rechecked.
-    fn compare(&mut self, listed: &[Listed], anew: bool) -> (Vec<Listed>, Vec<Listed>) {
+    fn compare(&mut self, listed: &[ListedProcess], anew: bool) -> (Vec<ListedProcess>, Vec<ListedProcess>) {
         let (mut new, mut due) = (Vec::new(), Vec::new());
         let turn = self.looks % TURNS;
         for process in listed {
@@ -222,7 +222,7 @@ impl Processes {
     }
 
     /// Gets to know processes; those that have ended meanwhile are left out. Which they were.
-    fn enter(&mut self, new: &[Listed], terms: &mut Terms<'_>) -> Vec<u32> {
+    fn enter(&mut self, new: &[ListedProcess], terms: &mut ScanContext<'_>) -> Vec<u32> {
         let mut entered = Vec::with_capacity(new.len());
         for listed in new {
             let Ok(stat) = self.folder.stat(listed.pid) else { continue };

@@ -96,12 +96,12 @@ impl Instance {
 #[derive(Debug, Default)]
 pub(super) struct Users {
     names: FxHashMap<u32, Arc<str>>,
-    clerk: Option<Clerk>,
+    lookup: Option<UserLookup>,
 }
 
 /// A thread that looks up one user after another.
 #[derive(Debug)]
-struct Clerk {
+struct UserLookup {
     questions: Sender<u32>,
     answers: Receiver<(u32, Arc<str>)>,
     awaited: FxHashSet<u32>,
@@ -119,17 +119,17 @@ impl Users {
             self.names.clear();
         }
         if !self.names.contains_key(&user) {
-            let clerk = self.clerk.take().or_else(|| Clerk::start(name_of_user));
-            self.clerk = clerk.map(|mut clerk| {
-                clerk.ask(user, &mut self.names);
-                clerk
+            let lookup = self.lookup.take().or_else(|| UserLookup::start(name_of_user));
+            self.lookup = lookup.map(|mut lookup| {
+                lookup.ask(user, &mut self.names);
+                lookup
             });
         }
         self.names.get(&user).map_or_else(|| user.to_string().into(), Arc::clone)
     }
 }
 
-impl Clerk {
+impl UserLookup {
     fn start(look_up: impl Fn(u32) -> Arc<str> + Send + 'static) -> Option<Self> {
         let (questions, asked) = mpsc::channel::<u32>();
         let (answer, answers) = mpsc::channel();
@@ -225,7 +225,7 @@ mod tests {
             let _ = answers.recv();
             Arc::from(format!("user {user}"))
         };
-        let mut users = Users { clerk: Clerk::start(slow), ..Users::default() };
+        let mut users = Users { lookup: UserLookup::start(slow), ..Users::default() };
         let began = Instant::now();
         for _ in 0..100 {
             assert_eq!([users.name(7), users.name(8)], ["7".into(), "8".into()]);

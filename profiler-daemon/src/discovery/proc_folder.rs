@@ -20,7 +20,7 @@ const MAX_CGROUP: u64 = 64 << 10;
 
 /// A process as the folder lists it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Listed {
+pub(super) struct ListedProcess {
     pub(super) pid: u32,
     /// Of its folder. The kernel gives every process another one, and now and then a new one to the same process.
     pub(super) inode: u64,
@@ -28,7 +28,7 @@ pub(super) struct Listed {
 
 /// Why nothing is known of a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Unread {
+pub(super) enum ProcReadError {
     /// It has ended.
     Gone,
     /// It may not be read, or not now: out of descriptors, say.
@@ -73,21 +73,21 @@ impl ProcFolder {
     /// # Errors
     ///
     /// If they cannot be listed now.
-    pub(super) fn list(&self, listed: &mut Vec<Listed>) -> io::Result<()> {
+    pub(super) fn list(&self, listed: &mut Vec<ListedProcess>) -> io::Result<()> {
         listed.clear();
         for entry in fs::read_dir(&self.root)? {
             let entry = entry?;
             if let Some(pid) = entry.file_name().to_str().and_then(number) {
-                listed.push(Listed { pid, inode: entry.ino() });
+                listed.push(ListedProcess { pid, inode: entry.ino() });
             }
         }
         Ok(())
     }
 
     /// Its `stat`.
-    pub(super) fn stat(&mut self, pid: u32) -> Result<Stat, Unread> {
+    pub(super) fn stat(&mut self, pid: u32) -> Result<Stat, ProcReadError> {
         self.read(pid, "stat", MAX_LINE)?;
-        Stat::parse(&self.text).ok_or(Unread::Failed)
+        Stat::parse(&self.text).ok_or(ProcReadError::Failed)
     }
 
     /// Its command line, the words parted by blanks; empty where there is none.
@@ -135,14 +135,14 @@ impl ProcFolder {
         let _ = write!(self.path, "{}/{pid}/{file}", self.root.display()); // into memory
     }
 
-    fn read(&mut self, pid: u32, file: &str, most: u64) -> Result<(), Unread> {
+    fn read(&mut self, pid: u32, file: &str, most: u64) -> Result<(), ProcReadError> {
         self.name(pid, file);
         self.text.clear();
         let read = File::open(&self.path).and_then(|file| file.take(most).read_to_end(&mut self.text));
         match read {
             Ok(_) => Ok(()),
-            Err(error) if is_gone(&error) => Err(Unread::Gone),
-            Err(_) => Err(Unread::Failed),
+            Err(error) if is_gone(&error) => Err(ProcReadError::Gone),
+            Err(_) => Err(ProcReadError::Failed),
         }
     }
 }
