@@ -15,6 +15,7 @@
 
 mod answers;
 mod bounds;
+mod connection_slots;
 mod guard;
 mod listen;
 mod metrics;
@@ -24,7 +25,6 @@ mod pace;
 mod params;
 mod problem;
 mod routes;
-mod seats;
 mod serve;
 #[cfg(test)]
 mod tests;

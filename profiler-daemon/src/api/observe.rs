@@ -17,9 +17,9 @@ use axum::middleware::Next;
 use http_body::{Body as HttpBody, Frame, SizeHint};
 use tokio::sync::OwnedSemaphorePermit;
 
+use super::connection_slots::ConnectionSlot;
 use super::guard::{self, Caller};
 use super::problem::Problem;
-use super::seats::Seat;
 use super::serve::Deadline;
 use super::{Api, routes};
 
@@ -89,7 +89,7 @@ pub(super) async fn observe(State(api): State<Arc<Api>>, request: Request, next:
         Some(from) => api.unasked.network.wait(from).await,
         None => api.unasked.socket.wait().await,
     };
-    let seat = request.extensions().get::<Arc<Seat>>().cloned();
+    let seat = request.extensions().get::<Arc<ConnectionSlot>>().cloned();
     let (mut response, permit) = match admit(&api, &request) {
         Ok(permit) => {
             match &permit {

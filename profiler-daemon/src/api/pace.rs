@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use tokio::time::{Instant, sleep_until};
 
-use super::seats::network_of;
+use super::connection_slots::network_of;
 
 /// So long each of them takes in the long run.
 const EACH: Duration = Duration::from_millis(50);

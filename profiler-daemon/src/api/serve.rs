@@ -27,8 +27,8 @@ use tokio_rustls::rustls::server::Acceptor;
 use tokio_rustls::server::TlsStream;
 use tokio_rustls::{LazyConfigAcceptor, TlsAcceptor};
 
+use super::connection_slots::{ConnectionSlot, ConnectionSlots};
 use super::guard::Caller;
-use super::seats::{Seat, Seats};
 use super::{Api, routes};
 use crate::sys::peer::Peer;
 
@@ -71,7 +71,7 @@ pub(super) enum Change {
 /// Answers until the other end of `changes` is dropped, then lets what has begun end.
 pub(super) async fn run(api: Arc<Api>, mut changes: mpsc::UnboundedReceiver<Change>) {
     let (ending, end) = watch::channel(());
-    let seats = Seats::new(api.bounds.connections, api.bounds.connections_each);
+    let seats = ConnectionSlots::new(api.bounds.connections, api.bounds.connections_each);
     let mut tasks = Tasks { router: routes::router(&api), api, end, seats, connections: JoinSet::new() };
     let (mut unix, mut tcp) = (None, None);
     let slots = Arc::new(Semaphore::new(tasks.api.bounds.connections));
@@ -134,7 +134,7 @@ struct Tasks {
     api: Arc<Api>,
     router: Router,
     end: watch::Receiver<()>,
-    seats: Arc<Seats>,
+    seats: Arc<ConnectionSlots>,
     connections: JoinSet<()>,
 }
 
@@ -191,7 +191,7 @@ struct Connection {
     router: Router,
     end: watch::Receiver<()>,
     /// Its place, on the network.
-    seat: Option<Arc<Seat>>,
+    seat: Option<Arc<ConnectionSlot>>,
 }
 
 impl Connection {

@@ -10,7 +10,7 @@ use tokio::sync::Notify;
 
 /// The places of a listener.
 #[derive(Debug)]
-pub(super) struct Seats {
+pub(super) struct ConnectionSlots {
     /// Connections that have shown the token and keep their places, at most; and as many that have not.
     most: usize,
     /// Of the latter, those of one address.
@@ -28,14 +28,14 @@ struct Taken {
 
 /// A place. Dropped, it is free.
 #[derive(Debug)]
-pub(super) struct Seat {
-    seats: Arc<Seats>,
+pub(super) struct ConnectionSlot {
+    seats: Arc<ConnectionSlots>,
     id: u64,
     lost: Arc<Notify>,
     is_proven: AtomicBool,
 }
 
-impl Seats {
+impl ConnectionSlots {
     pub(super) fn new(most: usize, most_each: usize) -> Arc<Self> {
         Arc::new(Self { most, most_each, taken: Mutex::default() })
     }
@@ -46,7 +46,7 @@ impl Seats {
 
     /// A place for a connection from this address. Where there is none, the oldest connection of the address, or of the one that
     /// has the most, loses its own.
-    pub(super) fn take(self: &Arc<Self>, from: IpAddr) -> Seat {
+    pub(super) fn take(self: &Arc<Self>, from: IpAddr) -> ConnectionSlot {
         let from = network_of(from);
         let mut taken = self.taken();
         let mut by_address: BTreeMap<IpAddr, usize> = BTreeMap::new();
@@ -66,11 +66,11 @@ impl Seats {
         let (id, lost) = (taken.next, Arc::new(Notify::new()));
         taken.next += 1;
         taken.unproven.insert(id, (from, Arc::clone(&lost)));
-        Seat { seats: Arc::clone(self), id, lost, is_proven: AtomicBool::new(false) }
+        ConnectionSlot { seats: Arc::clone(self), id, lost, is_proven: AtomicBool::new(false) }
     }
 }
 
-impl Seat {
+impl ConnectionSlot {
     /// The token was shown: the place is kept, as far as there are such.
     pub(super) fn prove(&self) {
         let mut taken = self.seats.taken();
@@ -86,7 +86,7 @@ impl Seat {
     }
 }
 
-impl Drop for Seat {
+impl Drop for ConnectionSlot {
     fn drop(&mut self) {
         let mut taken = self.seats.taken();
         taken.unproven.remove(&self.id);
@@ -110,12 +110,12 @@ mod tests {
 
     use super::*;
 
-    fn is_lost(seat: &Seat) -> bool {
+    fn is_lost(seat: &ConnectionSlot) -> bool {
         pin!(seat.lost()).poll(&mut Context::from_waker(Waker::noop())).is_ready()
     }
 
     /// Connections that have shown the token, and others.
-    fn counts(seats: &Seats) -> (usize, usize) {
+    fn counts(seats: &ConnectionSlots) -> (usize, usize) {
         let taken = seats.taken();
         (taken.proven, taken.unproven.len())
     }
@@ -126,9 +126,9 @@ mod tests {
 
     #[test]
     fn an_address_shuts_itself_out_and_nobody_else() {
-        let seats = Seats::new(8, 3);
+        let seats = ConnectionSlots::new(8, 3);
         let other = seats.take(address("10.0.0.2"));
-        let held: Vec<Seat> = (0..20).map(|_| seats.take(address("10.0.0.1"))).collect();
+        let held: Vec<ConnectionSlot> = (0..20).map(|_| seats.take(address("10.0.0.1"))).collect();
         let lost: Vec<bool> = held.iter().map(is_lost).collect();
         assert_eq!(lost, [[true; 17].as_slice(), &[false; 3]].concat(), "the oldest");
         assert!(!is_lost(&other));
@@ -138,9 +138,10 @@ mod tests {
 
     #[test]
     fn many_addresses_take_from_the_one_that_has_most() {
-        let seats = Seats::new(8, 3);
-        let greedy: Vec<Seat> = (0..3).map(|_| seats.take(address("10.0.0.1"))).collect();
-        let others: Vec<Seat> = (1..=6_u8).map(|last| seats.take(IpAddr::from([10, 0, 1, last]))).collect();
+        let seats = ConnectionSlots::new(8, 3);
+        let greedy: Vec<ConnectionSlot> = (0..3).map(|_| seats.take(address("10.0.0.1"))).collect();
+        let others: Vec<ConnectionSlot> =
+            (1..=6_u8).map(|last| seats.take(IpAddr::from([10, 0, 1, last]))).collect();
         assert_eq!(greedy.iter().map(is_lost).collect::<Vec<_>>(), [true, false, false]);
         assert!(!others.iter().any(is_lost));
         assert_eq!(seats.taken().unproven.len(), 8);
@@ -148,8 +149,8 @@ mod tests {
 
     #[test]
     fn whoever_has_shown_the_token_keeps_his_place() {
-        let seats = Seats::new(2, 1);
-        let proven: Vec<Seat> = (0..3)
+        let seats = ConnectionSlots::new(2, 1);
+        let proven: Vec<ConnectionSlot> = (0..3)
             .map(|_| {
                 let seat = seats.take(address("10.0.0.1"));
                 seat.prove();
