@@ -31,7 +31,7 @@ pub(super) enum Thoroughness {
 
 /// A calibration and what it is valid for.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub(super) struct Kept {
+pub(super) struct StoredCalibration {
     /// Everything that changes what a sample costs: a calibration for another machine is none.
     pub(super) machine: String,
     /// Wall clock (ns since the epoch), for the person; nothing depends on it.
@@ -44,7 +44,7 @@ pub(super) struct Kept {
     pub(super) model: CostModel,
 }
 
-impl Kept {
+impl StoredCalibration {
     /// Whether it was taken while the machine had other work to do.
     pub(super) fn is_loaded(&self) -> bool {
         self.load_ratio.is_nan() || self.load_ratio >= LOADED_FROM
@@ -93,16 +93,16 @@ pub(crate) fn cache_path() -> Option<PathBuf> {
 }
 
 /// The calibration kept at `path`, if it is one of this machine.
-pub(super) fn read(path: &Path, machine: &str) -> Option<Kept> {
+pub(super) fn read(path: &Path, machine: &str) -> Option<StoredCalibration> {
     if !fs::metadata(path).is_ok_and(|file| file.is_file() && file.len() <= MAX_BYTES) {
         return None;
     }
-    let kept: Kept = serde_json::from_slice(&fs::read(path).ok()?).ok()?;
+    let kept: StoredCalibration = serde_json::from_slice(&fs::read(path).ok()?).ok()?;
     (kept.machine == machine && kept.model.is_plausible()).then_some(kept)
 }
 
 /// Keeps a calibration, whole or not at all. Whether it did: a better one stays.
-pub(super) fn write(path: &Path, kept: &Kept) -> io::Result<bool> {
+pub(super) fn write(path: &Path, kept: &StoredCalibration) -> io::Result<bool> {
     if read(path, &kept.machine).is_some_and(|old| !kept.supersedes(&old)) {
         return Ok(false);
     }
@@ -118,10 +118,10 @@ mod tests {
     use super::*;
     use profiler_core::rate::Cost;
 
-    fn kept(thoroughness: Thoroughness, load_ratio: f64, mean_ns: f64) -> Kept {
+    fn kept(thoroughness: Thoroughness, load_ratio: f64, mean_ns: f64) -> StoredCalibration {
         let per_sample_ns = Cost::new(mean_ns, 100.0);
         let model = CostModel { per_sample_ns, ..CostModel::default() };
-        Kept { machine: "here".to_owned(), taken_unix_ns: 1, thoroughness, load_ratio, model }
+        StoredCalibration { machine: "here".to_owned(), taken_unix_ns: 1, thoroughness, load_ratio, model }
     }
 
     #[test]

@@ -14,7 +14,7 @@ use profiler_core::sorter::RecordQueue;
 use super::load::{Load, waiting};
 use super::place::Place;
 use super::spin::{compute, iterations_for, with_stack_above};
-use super::workload::Partner;
+use super::workload::SwitchPartner;
 use crate::sampler::access::Access;
 use crate::sampler::handler_tracer::HandlerTracer;
 use crate::sampler::interrupt_probe;
@@ -235,7 +235,7 @@ impl Probe {
 
 /// What two threads that take turns on this CPU pay for having events.
 fn switch_trials(access: Access, cpu: u32) -> io::Result<Vec<Trial<1>>> {
-    let partner = Partner::start().map_err(io::Error::other)?;
+    let partner = SwitchPartner::start().map_err(io::Error::other)?;
     let tids = [own_tid(), partner.tid()];
     let take_turns = || -> io::Result<u64> {
         let before = clock::self_cpu_ns();

@@ -42,7 +42,7 @@ pub(super) struct Done {
 /// The process: to be called while it has one thread. It stays on `cpu`.
 pub(crate) fn serve(cpu: u32) -> Result<()> {
     stay_on(cpu).context("the work could not be kept on one CPU")?;
-    let mut worker = Worker { spinner: Spinner::default(), partner: Partner::start()? };
+    let mut worker = Worker { spinner: Spinner::default(), partner: SwitchPartner::start()? };
     for line in io::stdin().lock().lines() {
         let work: Work =
             serde_json::from_str(&line?).context("this command is for `sweetspot calibrate` alone")?;
@@ -56,7 +56,7 @@ pub(crate) fn serve(cpu: u32) -> Result<()> {
 
 struct Worker {
     spinner: Spinner,
-    partner: Partner,
+    partner: SwitchPartner,
 }
 
 impl Worker {
@@ -76,13 +76,13 @@ impl Worker {
 }
 
 /// A thread on the same CPU that answers whenever it is called, so that each call is a switch there and one back.
-pub(super) struct Partner {
+pub(super) struct SwitchPartner {
     call: SyncSender<()>,
     answer: Receiver<u32>,
     tid: u32,
 }
 
-impl Partner {
+impl SwitchPartner {
     /// Starts it; it ends when this is dropped.
     pub(super) fn start() -> Result<Self> {
         let ((call, called), (answers, answer)) = (sync_channel(1), sync_channel(1));
@@ -131,7 +131,7 @@ mod tests {
 
     #[test]
     fn every_work_takes_time_and_ends() {
-        let mut worker = Worker { spinner: Spinner::default(), partner: Partner::start().unwrap() };
+        let mut worker = Worker { spinner: Spinner::default(), partner: SwitchPartner::start().unwrap() };
         let spin = |kind| Work::Spin(SpinWork { kind, frames: 30, stack_bytes: 4096, iterations: 10_000 });
         for work in
             [spin(Kind::Compute), spin(Kind::Memory), Work::Turns(50), Work::SideRecords(20), Work::Tasks(3)]

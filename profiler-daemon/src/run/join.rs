@@ -12,7 +12,7 @@ use super::{Setup, explain};
 use crate::cgroup::Cgroup;
 use crate::sampler::access::OpenError;
 use crate::sampler::own_time::OwnTime;
-use crate::sampler::session::News;
+use crate::sampler::session::ProcessEvents;
 use crate::targets::Found;
 
 /// What a target consists of.
@@ -46,7 +46,7 @@ pub(crate) fn begin<L: DecisionLog>(
     let mut session = setup.session(sampling);
     session.own_time = OwnTime::of_turns(spent_ns);
     session.own_time.enter();
-    session.news = Some(News::default());
+    session.events = Some(ProcessEvents::default());
     let found = match &selector {
         TargetSelector::Processes(pids) => {
             session.is_one_of_many();

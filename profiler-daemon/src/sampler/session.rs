@@ -52,7 +52,7 @@ use crate::sys::{clock, family, limits, procfs};
 
 /// Who created whom, and who began another program: what records told of the target's processes.
 #[derive(Debug, Default)]
-pub(crate) struct News {
+pub(crate) struct ProcessEvents {
     /// Children with their creators.
     pub(crate) births: Vec<(u32, u32)>,
     /// Those that run another program now.
@@ -62,7 +62,7 @@ pub(crate) struct News {
 /// More at once is no count: a program writes the records of timer signals itself, and may write anything.
 const MOST_AT_ONCE: u64 = u32::MAX as u64;
 
-/// News that are kept until somebody asks for them; later ones are found out in another way.
+/// Events that are kept until somebody asks for them; later ones are found out in another way.
 const MOST_NEWS: usize = 1 << 14;
 
 /// Own CPU time when something began that is done once (ns): all of it, and what reading tables took.
@@ -88,7 +88,7 @@ pub(crate) struct Session {
     charged: Charged,
     visits: ThreadVisits,
     /// Kept for whoever wants to know.
-    pub(crate) news: Option<News>,
+    pub(crate) events: Option<ProcessEvents>,
     /// What of this process' CPU time is overhead.
     pub(crate) own_time: OwnTime,
     /// The group, where the target is whatever is in it.
@@ -192,7 +192,7 @@ impl Session {
             losses: Losses::default(),
             charged: Charged::default(),
             visits: ThreadVisits::default(),
-            news: None,
+            events: None,
             own_time: OwnTime::default(),
             group: None,
             meets_unknown: false,
@@ -482,8 +482,10 @@ impl Session {
                     let is_only = self.processes.live().nth(1).is_none();
                     self.program_changed |= self.basis.program_changed(pid, is_only);
                 }
-                if let Some(news) = self.news.as_mut().filter(|news| exec && news.execs.len() < MOST_NEWS) {
-                    news.execs.push(pid);
+                if let Some(events) =
+                    self.events.as_mut().filter(|events| exec && events.execs.len() < MOST_NEWS)
+                {
+                    events.execs.push(pid);
                 }
             }
             Drained::Record(Record::Fork(task), _) => {
@@ -508,8 +510,10 @@ impl Session {
                     self.clocked_cpu.iter_mut().for_each(|cpu| cpu.born(task.pid));
                     self.cpu.forked(task.pid, task.parent_pid);
                     self.rereads.inherited(task.pid, task.parent_pid);
-                    if let Some(news) = self.news.as_mut().filter(|news| news.births.len() < MOST_NEWS) {
-                        news.births.push((task.pid, task.parent_pid));
+                    if let Some(events) =
+                        self.events.as_mut().filter(|events| events.births.len() < MOST_NEWS)
+                    {
+                        events.births.push((task.pid, task.parent_pid));
                     }
                     if is_new {
                         self.code_inherited(task);

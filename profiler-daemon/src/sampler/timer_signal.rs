@@ -33,7 +33,7 @@ use agent_memory::{Begun, Found, Memory, SLOTS, SampleHead, Settings, decode, ri
 use self::descendants::DescendantCheck;
 pub(crate) use self::injected_agent::Host;
 use self::injected_agent::InjectedAgent;
-use self::slots::{Slots, Taken};
+use self::slots::{SlotOwner, Slots};
 use self::unannounced::UnannouncedThreads;
 use super::perf::{ClockSettings, Drained};
 use crate::inject::{Meanwhile, Refused};
@@ -416,7 +416,7 @@ struct Target<'a> {
 impl Target<'_> {
     fn decode(
         &mut self,
-        thread: Taken,
+        thread: SlotOwner,
         words: &[u64],
         bytes: &mut Vec<u8>,
         handle: &mut impl FnMut(Drained<'_>),
@@ -439,7 +439,7 @@ impl Target<'_> {
                 if !self.known.contains(&thread.pid) {
                     handle(Drained::Record(Record::Fork(self.forked(thread, &begun)), 0));
                 }
-                let Taken { pid, tid } = thread;
+                let SlotOwner { pid, tid } = thread;
                 handle(Drained::Record(Record::Comm { pid, tid, name: begun.name, exec: true }, 0));
             }
             Ok(Found::Mappings(_, text, length)) => {
@@ -453,7 +453,7 @@ impl Target<'_> {
     }
 
     /// The birth of a process: of a parent that we know, else of the first one, as whoever lost its parent.
-    fn forked(&mut self, thread: Taken, begun: &Begun) -> Task {
+    fn forked(&mut self, thread: SlotOwner, begun: &Begun) -> Task {
         let parent_pid = if self.known.contains(&begun.parent) { begun.parent } else { self.root };
         self.known.insert(thread.pid);
         Task { pid: thread.pid, parent_pid, tid: thread.tid, time_ns: begun.time_ns }
@@ -468,7 +468,7 @@ impl Target<'_> {
     }
 }
 
-fn sample<'a>(thread: Taken, head: &SampleHead, stack: &'a [u8]) -> RawSample<'a> {
+fn sample<'a>(thread: SlotOwner, head: &SampleHead, stack: &'a [u8]) -> RawSample<'a> {
     let requested = usize::try_from(head.requested_bytes).unwrap_or(usize::MAX);
     let stack = StackCopy::new(RawData::Single(stack), requested);
     let regs = Machine::HOST.noted_regs(&head.registers);

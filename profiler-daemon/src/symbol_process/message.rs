@@ -188,7 +188,7 @@ pub(super) struct Found {
 
 /// A reply that contradicts itself or the request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Nonsense;
+pub(super) struct InvalidReply;
 
 impl WireFacts {
     pub(super) fn of(facts: &Facts, is_another: bool) -> Self {
@@ -205,10 +205,10 @@ impl WireFacts {
     }
 
     /// The same; nothing takes more than `most_bytes`, which the process cannot have.
-    pub(super) fn checked(self, most_bytes: u64) -> Result<Facts, Nonsense> {
+    pub(super) fn checked(self, most_bytes: u64) -> Result<Facts, InvalidReply> {
         let texts = [&self.build_id, &self.debug_link];
         if texts.iter().any(|text| text.as_ref().is_some_and(|text| text.len() > LONGEST_TEXT)) {
-            return Err(Nonsense);
+            return Err(InvalidReply);
         }
         Ok(Facts {
             build_id: self.build_id,
@@ -241,10 +241,10 @@ impl WireReason {
         Self { kind, text: text.to_owned(), bytes }
     }
 
-    pub(super) fn checked(self) -> Result<Reason, Nonsense> {
+    pub(super) fn checked(self) -> Result<Reason, InvalidReply> {
         let Self { kind, text, bytes } = self;
         if text.len() > LONGEST_TEXT {
-            return Err(Nonsense);
+            return Err(InvalidReply);
         }
         Ok(match kind {
             1 => Reason::Stripped,
@@ -257,7 +257,7 @@ impl WireReason {
             9 => Reason::TooLarge { what: text, bytes },
             10 => Reason::OtherBuild(text),
             11 => Reason::NoSplitFile(text),
-            _ => return Err(Nonsense),
+            _ => return Err(InvalidReply),
         })
     }
 }
@@ -313,15 +313,15 @@ impl Found {
     }
 
     /// The same for so many addresses.
-    pub(super) fn checked(self, addresses: usize) -> Result<Vec<Symbolized>, Nonsense> {
+    pub(super) fn checked(self, addresses: usize) -> Result<Vec<Symbolized>, InvalidReply> {
         if self.counts.len() != addresses || self.texts.iter().any(|text| text.len() > LONGEST_TEXT) {
-            return Err(Nonsense);
+            return Err(InvalidReply);
         }
         let texts: Vec<Arc<str>> = self.texts.into_iter().map(Arc::from).collect();
         let reasons = self.reasons.into_iter().map(WireReason::checked).collect::<Result<Vec<_>, _>>()?;
-        let text = |at: u32| texts.get(at as usize).map(Arc::clone).ok_or(Nonsense);
-        let frame = |numbers: &[u32]| -> Result<Frame, Nonsense> {
-            let &[name, linkage_name, file, line] = numbers else { return Err(Nonsense) };
+        let text = |at: u32| texts.get(at as usize).map(Arc::clone).ok_or(InvalidReply);
+        let frame = |numbers: &[u32]| -> Result<Frame, InvalidReply> {
+            let &[name, linkage_name, file, line] = numbers else { return Err(InvalidReply) };
             let file = file.checked_sub(1).map(text).transpose()?;
             Ok(Frame {
                 name: text(name)?,
@@ -335,18 +335,18 @@ impl Found {
         for count in self.counts {
             let count = count as usize;
             if count == 0 {
-                let &reason = unknown.next().ok_or(Nonsense)?;
-                let reason = reasons.get(reason as usize).cloned().ok_or(Nonsense)?;
+                let &reason = unknown.next().ok_or(InvalidReply)?;
+                let reason = reasons.get(reason as usize).cloned().ok_or(InvalidReply)?;
                 all.push(Symbolized::Unknown(reason));
                 continue;
             }
-            let numbers = count.checked_mul(FRAME).filter(|_| count <= MOST_FRAMES).ok_or(Nonsense)?;
-            let (these, others) = rest.split_at_checked(numbers).ok_or(Nonsense)?;
+            let numbers = count.checked_mul(FRAME).filter(|_| count <= MOST_FRAMES).ok_or(InvalidReply)?;
+            let (these, others) = rest.split_at_checked(numbers).ok_or(InvalidReply)?;
             rest = others;
             all.push(Symbolized::Known(these.chunks(FRAME).map(frame).collect::<Result<_, _>>()?));
         }
         let is_whole = rest.is_empty() && unknown.next().is_none();
-        if is_whole { Ok(all) } else { Err(Nonsense) }
+        if is_whole { Ok(all) } else { Err(InvalidReply) }
     }
 }
 
@@ -391,7 +391,7 @@ mod tests {
 
     #[test]
     fn a_reply_that_contradicts_itself_is_refused() {
-        assert_eq!(found().checked(5), Err(Nonsense));
+        assert_eq!(found().checked(5), Err(InvalidReply));
         let changed = |change: &dyn Fn(&mut Found)| {
             let mut found = found();
             change(&mut found);
@@ -409,9 +409,9 @@ mod tests {
             &|found| found.reasons[0].kind = 99,
         ];
         for (at, change) in changes.iter().enumerate() {
-            assert_eq!(changed(*change), Err(Nonsense), "{at}");
+            assert_eq!(changed(*change), Err(InvalidReply), "{at}");
         }
-        assert_eq!(changed(&|found| found.texts[0] = "x".repeat(LONGEST_TEXT + 1)), Err(Nonsense));
+        assert_eq!(changed(&|found| found.texts[0] = "x".repeat(LONGEST_TEXT + 1)), Err(InvalidReply));
         assert!(changed(&|_| ()).is_ok());
     }
 

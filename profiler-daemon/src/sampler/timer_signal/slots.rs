@@ -16,12 +16,12 @@ const MOST_WORDS: usize = 128 * RING_WORDS;
 
 /// Who has a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Taken {
+pub(super) struct SlotOwner {
     pub(super) pid: u32,
     pub(super) tid: u32,
 }
 
-impl Taken {
+impl SlotOwner {
     /// The thread as one that its own process created.
     pub(super) fn of_own_process(self) -> Task {
         Task { pid: self.pid, parent_pid: self.pid, tid: self.tid, time_ns: 0 } // a slot does not tell
@@ -34,7 +34,7 @@ struct Known {
     reader: Reader,
     /// Words that this drain still reads: those that waited when it began. Who writes as fast as we read is left behind.
     left: usize,
-    owner: Option<Taken>,
+    owner: Option<SlotOwner>,
     dropped: u64,
 }
 
@@ -62,7 +62,7 @@ impl Default for Slots {
 
 impl Slots {
     /// Those that were taken since the last look.
-    pub(super) fn look(&mut self, memory: &Memory<'_>) -> Vec<Taken> {
+    pub(super) fn look(&mut self, memory: &Memory<'_>) -> Vec<SlotOwner> {
         let mut new = Vec::new();
         let claims = memory.claims();
         if !self.unsettled && claims == self.claims {
@@ -77,9 +77,9 @@ impl Slots {
                 Some((pid, 0)) if procfs::has_ended(pid) => slot.free(&mut known.reader),
                 Some((_, 0)) => self.unsettled = true,
                 Some((pid, tid)) => {
-                    known.owner = Some(Taken { pid, tid });
+                    known.owner = Some(SlotOwner { pid, tid });
                     self.taken.push(index);
-                    new.push(Taken { pid, tid });
+                    new.push(SlotOwner { pid, tid });
                 }
                 None => {}
             }
@@ -111,7 +111,7 @@ impl Slots {
     }
 
     /// Who they are.
-    pub(super) fn owners(&self) -> impl Iterator<Item = Taken> {
+    pub(super) fn owners(&self) -> impl Iterator<Item = SlotOwner> {
         self.taken.iter().filter_map(|&index| self.known[index].owner)
     }
 
@@ -136,7 +136,7 @@ impl Slots {
         memory: &Memory<'_>,
         (until_ns, now_ns): (u64, u64),
         words: &mut Vec<u64>,
-        mut handle: impl FnMut(Taken, &[u64]),
+        mut handle: impl FnMut(SlotOwner, &[u64]),
     ) {
         let mut next: BinaryHeap<Reverse<(u64, usize)>> = BinaryHeap::new();
         for at in 0..self.taken.len() {
@@ -211,7 +211,7 @@ impl Slots {
     }
 
     /// Gives back the slots of threads that have ended, once everything is read; returns these threads.
-    pub(super) fn free_ended(&mut self, memory: &Memory<'_>, now_ns: u64) -> Vec<Taken> {
+    pub(super) fn free_ended(&mut self, memory: &Memory<'_>, now_ns: u64) -> Vec<SlotOwner> {
         let looks_for_dead = now_ns.saturating_sub(self.dead_looked_for_ns) >= LOOK_FOR_DEAD_NS;
         if looks_for_dead {
             self.dead_looked_for_ns = now_ns;

@@ -3,7 +3,7 @@
 
 use rustc_hash::FxHashSet;
 
-use super::slots::Taken;
+use super::slots::SlotOwner;
 use crate::sys::procfs;
 
 /// The first look comes after so long (ns); later ones when a quarter of the time has passed again.
@@ -25,14 +25,14 @@ pub(super) struct UnannouncedThreads {
 
 impl UnannouncedThreads {
     /// Looks for some, if it is time to.
-    pub(super) fn look(&mut self, now_ns: u64, sampled: impl Iterator<Item = Taken>) {
+    pub(super) fn look(&mut self, now_ns: u64, sampled: impl Iterator<Item = SlotOwner>) {
         let since_ns = *self.since_ns.get_or_insert(now_ns);
         if now_ns < self.next_ns.max(since_ns + FIRST_NS) {
             return;
         }
         self.next_ns = now_ns + ((now_ns - since_ns) / PART).max(FIRST_NS);
         let (mut processes, mut threads) = (FxHashSet::default(), FxHashSet::default());
-        for Taken { pid, tid } in sampled {
+        for SlotOwner { pid, tid } in sampled {
             if processes.len() < MOST_PROCESSES {
                 processes.insert(pid);
             }
@@ -61,7 +61,7 @@ mod tests {
         let own = std::process::id();
         let (sender, receiver) = std::sync::mpsc::channel::<()>();
         let other = std::thread::spawn(move || receiver.recv());
-        let sampled = |tids: &[u32]| tids.iter().map(|&tid| Taken { pid: own, tid }).collect::<Vec<_>>();
+        let sampled = |tids: &[u32]| tids.iter().map(|&tid| SlotOwner { pid: own, tid }).collect::<Vec<_>>();
         let all = procfs::threads(own);
         let mut unannounced = UnannouncedThreads::default();
         for at_s in [1, 2, 5, 9] {
