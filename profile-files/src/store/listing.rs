@@ -189,12 +189,12 @@ pub(crate) fn choose(entries: &[Entry]) -> Choice {
     for at in order {
         let stamp = &entries[at].stamp;
         match taken.take(&stamp.target, &stamp.time_ranges, at) {
-            Overlap::Free => choice.counted.push(at),
-            Overlap::Held => {
+            Overlap::None => choice.counted.push(at),
+            Overlap::Full => {
                 choice.holders.extend(taken.takers(&stamp.target, &stamp.time_ranges));
                 choice.held.push(at);
             }
-            Overlap::Overlapping => choice.overlapping.push(at),
+            Overlap::Partial => choice.overlapping.push(at),
         }
     }
     choice.counted.sort_unstable();

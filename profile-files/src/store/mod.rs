@@ -159,7 +159,7 @@ impl<D: Disk> Store<D> {
         for (by, entry) in self.index.of_target(target).enumerate() {
             taken.take(&entry.stamp.target, &entry.stamp.time_ranges, by);
         }
-        taken.take(target, time_ranges, usize::MAX) == Overlap::Free
+        taken.take(target, time_ranges, usize::MAX) == Overlap::None
     }
 
     /// Writes a file so that it is there whole or not at all; whether it outlives a power failure.

@@ -153,22 +153,22 @@ pub(crate) struct CountedTime<'e> {
     taken: BTreeMap<(&'e str, &'e str, u64), (u64, usize)>,
 }
 
-/// How time ranges stand to those that are taken.
+/// How time ranges overlap with those that are taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Overlap {
     /// They share nothing.
-    Free,
+    None,
     /// All of them are taken.
-    Held,
+    Full,
     /// Part of them is taken.
-    Overlapping,
+    Partial,
 }
 
 impl<'e> CountedTime<'e> {
     /// Takes the time ranges for `by` if they are free.
     pub(crate) fn take(&mut self, target: &'e str, time_ranges: &'e TimeRanges, by: usize) -> Overlap {
         let standing = self.standing(target, time_ranges);
-        if standing == Overlap::Free {
+        if standing == Overlap::None {
             for time_range in time_ranges.iter() {
                 self.taken.insert((target, &time_range.boot, time_range.from_ns), (time_range.to_ns, by));
             }
@@ -208,9 +208,9 @@ impl<'e> CountedTime<'e> {
             free &= near.is_none_or(|(_, to_ns, _)| to_ns <= time_range.from_ns);
         }
         match (held, free) {
-            (_, true) => Overlap::Free,
-            (true, false) => Overlap::Held,
-            (false, false) => Overlap::Overlapping,
+            (_, true) => Overlap::None,
+            (true, false) => Overlap::Full,
+            (false, false) => Overlap::Partial,
         }
     }
 }
@@ -292,14 +292,14 @@ mod tests {
         let (inside, outside, across, other) =
             (window("a", 10, 20), window("a", 60, 70), window("a", 50, 65), window("b", 10, 20));
         let mut taken = CountedTime::default();
-        assert_eq!(taken.take("web", &hour, 0), Overlap::Free);
-        assert_eq!(taken.take("web", &inside, 0), Overlap::Held);
-        assert_eq!(taken.take("web", &across, 0), Overlap::Overlapping);
-        assert_eq!(taken.take("web", &other, 0), Overlap::Free);
-        assert_eq!(taken.take("db", &inside, 0), Overlap::Free);
-        assert_eq!(taken.take("web", &outside, 0), Overlap::Free);
-        assert_eq!(taken.take("web", &hour, 1), Overlap::Held);
-        assert_eq!(taken.take("web", &late, 2), Overlap::Free);
+        assert_eq!(taken.take("web", &hour, 0), Overlap::None);
+        assert_eq!(taken.take("web", &inside, 0), Overlap::Full);
+        assert_eq!(taken.take("web", &across, 0), Overlap::Partial);
+        assert_eq!(taken.take("web", &other, 0), Overlap::None);
+        assert_eq!(taken.take("db", &inside, 0), Overlap::None);
+        assert_eq!(taken.take("web", &outside, 0), Overlap::None);
+        assert_eq!(taken.take("web", &hour, 1), Overlap::Full);
+        assert_eq!(taken.take("web", &late, 2), Overlap::None);
         assert_eq!(taken.takers("web", &inside).collect::<Vec<_>>(), [0]);
         assert_eq!(taken.takers("web", &window("a", 95, 96)).collect::<Vec<_>>(), [2]);
         assert_eq!(taken.takers("db", &window("a", 95, 96)).count(), 0);
@@ -320,9 +320,9 @@ mod tests {
                 let own: Vec<_> = (of.from_ns..of.to_ns).map(|at| (boot, at)).collect();
                 let known = own.iter().filter(|moment| moments.contains(*moment)).count();
                 match taken.take("web", time_ranges, 0) {
-                    Overlap::Free => { prop_assert_eq!(known, 0); moments.extend(own); }
-                    Overlap::Held => prop_assert_eq!(known, own.len()),
-                    Overlap::Overlapping => prop_assert!(known > 0),
+                    Overlap::None => { prop_assert_eq!(known, 0); moments.extend(own); }
+                    Overlap::Full => prop_assert_eq!(known, own.len()),
+                    Overlap::Partial => prop_assert!(known > 0),
                 }
             }
         }
