@@ -52,7 +52,7 @@ pub(crate) enum Job {
     Daemon(DaemonJob),
     /// Judge a settings file of the daemon; `None`: print the commented one.
     CheckConfig(Option<PathBuf>),
-    /// Ask the daemon.
+    /// Query or control the daemon.
     Ctl(CtlJob),
     /// Look at the machine.
     Doctor(DoctorJob),

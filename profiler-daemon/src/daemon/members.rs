@@ -102,7 +102,7 @@ impl Daemon {
     /// What records told: whoever created a process may have ended since.
     fn pass_on_news(&mut self) {
         for engine in engines(&mut self.targets, &self.apart, &mut self.sharing) {
-            let Some(events) = &mut engine.session.events else { continue };
+            let Some(events) = &mut engine.session.process_events else { continue };
             events.births.drain(..).for_each(|(child, creator)| self.discovery.born(child, creator));
             events.execs.drain(..).for_each(|pid| self.discovery.suspect(pid));
         }

@@ -46,7 +46,7 @@ pub(crate) fn begin<L: DecisionLog>(
     let mut session = setup.session(sampling);
     session.own_time = OwnTime::of_turns(spent_ns);
     session.own_time.enter();
-    session.events = Some(ProcessEvents::default());
+    session.process_events = Some(ProcessEvents::default());
     let found = match &selector {
         TargetSelector::Processes(pids) => {
             session.is_one_of_many();

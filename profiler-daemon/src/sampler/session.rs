@@ -63,7 +63,7 @@ pub(crate) struct ProcessEvents {
 const MOST_AT_ONCE: u64 = u32::MAX as u64;
 
 /// Events that are kept until somebody asks for them; later ones are found out in another way.
-const MOST_NEWS: usize = 1 << 14;
+const MOST_PROCESS_EVENTS: usize = 1 << 14;
 
 /// Own CPU time when something began that is done once (ns): all of it, and what reading tables took.
 #[derive(Clone, Copy, Debug)]
@@ -88,7 +88,7 @@ pub(crate) struct Session {
     charged: Charged,
     visits: ThreadVisits,
     /// Kept for whoever wants to know.
-    pub(crate) events: Option<ProcessEvents>,
+    pub(crate) process_events: Option<ProcessEvents>,
     /// What of this process' CPU time is overhead.
     pub(crate) own_time: OwnTime,
     /// The group, where the target is whatever is in it.
@@ -192,7 +192,7 @@ impl Session {
             losses: Losses::default(),
             charged: Charged::default(),
             visits: ThreadVisits::default(),
-            events: None,
+            process_events: None,
             own_time: OwnTime::default(),
             group: None,
             meets_unknown: false,
@@ -482,8 +482,10 @@ impl Session {
                     let is_only = self.processes.live().nth(1).is_none();
                     self.program_changed |= self.basis.program_changed(pid, is_only);
                 }
-                if let Some(events) =
-                    self.events.as_mut().filter(|events| exec && events.execs.len() < MOST_NEWS)
+                if let Some(events) = self
+                    .process_events
+                    .as_mut()
+                    .filter(|events| exec && events.execs.len() < MOST_PROCESS_EVENTS)
                 {
                     events.execs.push(pid);
                 }
@@ -510,8 +512,10 @@ impl Session {
                     self.clocked_cpu.iter_mut().for_each(|cpu| cpu.born(task.pid));
                     self.cpu.forked(task.pid, task.parent_pid);
                     self.rereads.inherited(task.pid, task.parent_pid);
-                    if let Some(events) =
-                        self.events.as_mut().filter(|events| events.births.len() < MOST_NEWS)
+                    if let Some(events) = self
+                        .process_events
+                        .as_mut()
+                        .filter(|events| events.births.len() < MOST_PROCESS_EVENTS)
                     {
                         events.births.push((task.pid, task.parent_pid));
                     }
