@@ -189,6 +189,14 @@ impl Spool {
     }
 }
 
+impl Drop for Shared {
+    /// Where a process is killed, the next one removes what is left.
+    fn drop(&mut self) {
+        let spare = self.spare.get_mut().unwrap_or_else(PoisonError::into_inner);
+        spare.drain(..).for_each(|path| drop(fs::remove_file(path)));
+    }
+}
+
 /// Opens a file of ours to be written anew. A link that someone else has put in its place is not followed.
 fn open_again(path: &Path) -> io::Result<File> {
     fs::OpenOptions::new().write(true).truncate(true).custom_flags(OFlag::O_NOFOLLOW.bits()).open(path)

@@ -80,6 +80,17 @@ fn the_file_of_a_window_that_is_named_is_emptied_and_used_again() {
 }
 
 #[test]
+fn a_process_that_ends_leaves_no_empty_files() {
+    let folder = TempDir::new().unwrap();
+    let _store = store(folder.path());
+    let spool = Spool::open(folder.path(), ROOM);
+    let waiting = put(&spool, MIDNIGHT).unwrap();
+    spool.remove(&put(&spool, MIDNIGHT + MINUTE).unwrap());
+    drop(spool);
+    assert_eq!(listing::names(&unnamed(folder.path())).unwrap(), [waiting]);
+}
+
+#[test]
 fn every_change_is_found_and_set_aside() {
     let folder = TempDir::new().unwrap();
     let mut store = store(folder.path());
