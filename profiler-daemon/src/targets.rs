@@ -14,7 +14,7 @@ use crate::sys::family;
 
 /// What a target turned out to be.
 #[derive(Debug)]
-pub(crate) struct Found {
+pub(crate) struct TargetMembers {
     /// The ids of its processes, in ascending order and never our own.
     pub(crate) pids: Vec<u32>,
     /// The control group that it is, or has to itself.
@@ -27,11 +27,11 @@ impl Target {
     /// # Errors
     ///
     /// If a process or a group does not exist, nothing matches or nobody is in the group.
-    pub(crate) fn resolve(&self) -> Result<Found> {
+    pub(crate) fn resolve(&self) -> Result<TargetMembers> {
         let group = match self {
-            Self::Pids(pids) => return Ok(Found { pids: existing(pids)?, group: None }),
-            Self::Name(regex) => return Ok(Found { pids: matching(regex)?, group: None }),
-            Self::Everything => return Ok(Found { pids: Vec::new(), group: None }),
+            Self::Pids(pids) => return Ok(TargetMembers { pids: existing(pids)?, group: None }),
+            Self::Name(regex) => return Ok(TargetMembers { pids: matching(regex)?, group: None }),
+            Self::Everything => return Ok(TargetMembers { pids: Vec::new(), group: None }),
             Self::Cgroup(path) => Cgroup::find(path),
             Self::Unit(name) => Cgroup::of_unit(name),
         };
@@ -39,14 +39,14 @@ impl Target {
     }
 }
 
-fn inhabited(group: Arc<Cgroup>) -> Result<Found, CgroupError> {
+fn inhabited(group: Arc<Cgroup>) -> Result<TargetMembers, CgroupError> {
     let unreadable = |cause| CgroupError::Unreadable { name: group.name().to_owned(), cause };
     let mut pids = group.processes().map_err(unreadable)?;
     pids.retain(|pid| !family::is_ours(*pid));
     if pids.is_empty() {
         return Err(CgroupError::Empty(group.name().to_owned()));
     }
-    Ok(Found { pids, group: Some(group) })
+    Ok(TargetMembers { pids, group: Some(group) })
 }
 
 fn existing(pids: &[u32]) -> Result<Vec<u32>> {

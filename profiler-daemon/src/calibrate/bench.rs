@@ -10,7 +10,7 @@ use profiler_core::unwind::method::{Method, MethodChoice};
 
 use super::child::Workload;
 use super::load::{Load, waiting};
-use super::place::Place;
+use super::place::CpuPair;
 use super::spin::{Kind, LINES, SpinWork};
 use super::workload::{Done, Work};
 use crate::objects::Symbols;
@@ -99,7 +99,7 @@ struct Sampled {
 
 impl Bench {
     /// Starts the work's process on its CPU, and keeps this thread on its own.
-    pub(super) fn start(access: Access, place: Place) -> Result<Self> {
+    pub(super) fn start(access: Access, place: CpuPair) -> Result<Self> {
         if let Some(cpu) = place.profiler {
             stay_on(cpu).context("the profiler could not be kept on one CPU")?;
         }

@@ -10,7 +10,7 @@ use profiler_core::unwind::method::Method;
 use serde::Serialize;
 
 use super::bench::{Bench, PERIOD_NS, Shape};
-use super::place::Place;
+use super::place::CpuPair;
 use super::spin::Kind;
 use crate::sampler::access::Access;
 use crate::sampler::interrupt_probe;
@@ -67,7 +67,7 @@ pub(super) struct Characterised {
 }
 
 /// Measures; `step` is called after each of [`STEPS`].
-pub(super) fn characterise(access: Access, place: Place, step: impl Fn() + Copy) -> Result<Characterised> {
+pub(super) fn characterise(access: Access, place: CpuPair, step: impl Fn() + Copy) -> Result<Characterised> {
     let mut bench = Bench::start(access, place)?;
     let slices =
         [bench.iterations_for(Kind::Compute, SLICE_NS)?, bench.iterations_for(Kind::Memory, SLICE_NS)?];

@@ -5,7 +5,7 @@ use std::thread;
 
 use profiler_core::rate::Cost;
 
-use super::place::Place;
+use super::place::CpuPair;
 use super::spin::{Kind, SpinWork, Spinner};
 use crate::standstill::{self, interruptions};
 use crate::sys::affinity::stay_on;
@@ -47,7 +47,7 @@ impl Gaps {
 /// a signal at every second tick. `None` where the cost is not clear.
 pub(super) fn measure() -> Option<[Gaps; 2]> {
     let measure = || {
-        stay_on(Place::choose().ok()?.work).ok()?;
+        stay_on(CpuPair::choose().ok()?.work).ok()?;
         let mut spinner = Spinner::default();
         let mut of = |kind, iterations| {
             spinner.prepare(kind);

@@ -35,7 +35,7 @@ use profiler_core::rate::CostModel;
 pub(crate) use self::cache::cache_path;
 use self::cache::{Kept, Thoroughness};
 use self::load::LOADED_FROM;
-use self::place::Place;
+use self::place::CpuPair;
 use self::progress::Progress;
 use self::report::{Keeping, Report};
 pub(crate) use self::signals::prepare as prepare_signals;
@@ -88,7 +88,7 @@ impl From<&Kept> for Calibration {
 /// `sweetspot calibrate`.
 pub(crate) fn run(job: CalibrateJob, terminal: Terminal) -> Result<()> {
     let access = probe_access().map_err(|error| explain::open(error, None))?;
-    let place = Place::choose()?;
+    let place = CpuPair::choose()?;
     let machine = cache::machine(access);
     let (kept, parts) = if job.quick {
         let quick = quick::measure(access).map_err(too_unsteady)?;

@@ -6,14 +6,14 @@ use crate::sys::{affinity, limits};
 
 /// A CPU for the work, and another for the profiler.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Place {
+pub(super) struct CpuPair {
     /// Where the sampled work runs.
     pub(super) work: u32,
     /// Where the profiler drains the rings; `None` where there is but one CPU.
     pub(super) profiler: Option<u32>,
 }
 
-impl Place {
+impl CpuPair {
     /// The last CPU that we may use for the work, and for the profiler one that shares no core with it, if there is one.
     pub(super) fn choose() -> io::Result<Self> {
         choose_from(&affinity::allowed(0), limits::core_siblings)
@@ -21,11 +21,11 @@ impl Place {
     }
 }
 
-fn choose_from(cpus: &[u32], siblings: impl Fn(u32) -> Vec<u32>) -> Option<Place> {
+fn choose_from(cpus: &[u32], siblings: impl Fn(u32) -> Vec<u32>) -> Option<CpuPair> {
     let (&work, others) = cpus.split_last()?;
     let siblings = siblings(work);
     let apart = others.iter().find(|cpu| !siblings.contains(cpu));
-    Some(Place { work, profiler: apart.or(others.first()).copied() })
+    Some(CpuPair { work, profiler: apart.or(others.first()).copied() })
 }
 
 #[cfg(test)]

@@ -12,7 +12,7 @@ use profiler_core::record::{Record, RecordFormat};
 use profiler_core::sorter::RecordQueue;
 
 use super::load::{Load, waiting};
-use super::place::Place;
+use super::place::CpuPair;
 use super::spin::{compute, iterations_for, with_stack_above};
 use super::workload::SwitchPartner;
 use crate::sampler::access::Access;
@@ -65,7 +65,7 @@ pub(super) fn measure(access: Access) -> io::Result<Quick> {
 }
 
 fn measure_here(access: Access) -> io::Result<Quick> {
-    let cpu = Place::choose()?.work;
+    let cpu = CpuPair::choose()?.work;
     stay_on(cpu)?;
     let load = Load::watch();
     let (trials, waited) = sample_trials(access, cpu)?;

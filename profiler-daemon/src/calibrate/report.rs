@@ -11,7 +11,7 @@ use serde::Serialize;
 use super::LOADED_FROM;
 use super::cache::{Kept, Thoroughness, cpu_model};
 use super::full::Characterised;
-use super::place::Place;
+use super::place::CpuPair;
 use crate::run::explain::KERNEL_UNSEEN;
 use crate::sampler::access::Access;
 
@@ -37,7 +37,7 @@ pub(super) struct Report<'a> {
     /// What a thorough calibration found out beside the model.
     pub(super) parts: Option<&'a Characterised>,
     pub(super) access: Access,
-    pub(super) place: Place,
+    pub(super) place: CpuPair,
     pub(super) keeping: Keeping,
 }
 

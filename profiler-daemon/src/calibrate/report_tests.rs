@@ -28,7 +28,7 @@ fn found(kept: &Kept) -> Characterised {
 
 fn report<'a>(kept: &'a Kept, parts: Option<&'a Characterised>, keeping: Keeping) -> Report<'a> {
     let access = Access { cpu_wide: false, kernel: false, targets: 1 };
-    Report { kept, parts, access, place: Place { work: 0, profiler: None }, keeping }
+    Report { kept, parts, access, place: CpuPair { work: 0, profiler: None }, keeping }
 }
 
 #[test]

@@ -11,7 +11,7 @@ use super::ranking::Standing;
 use super::state::Origin;
 use super::watched::{Identity, Watched};
 use super::{Daemon, engines, host_cpus};
-use crate::discovery::{Changes, Found, TargetId};
+use crate::discovery::{Changes, FoundTarget, TargetId};
 use crate::sys::{clock, memory, procfs};
 
 /// How often it is decided anew who is left out, if somebody has to be (ns).
@@ -108,7 +108,7 @@ impl Daemon {
         }
     }
 
-    fn watched(&self, found: &Found) -> Watched {
+    fn watched(&self, found: &FoundTarget) -> Watched {
         let identity = Identity {
             name: found.name.clone(),
             labels: found.labels.clone(),

@@ -5,7 +5,7 @@ use super::naming::Instance;
 use super::proc_folder::{ListedProcess, ProcReadError};
 use super::process::Subject;
 use super::stat::Stat;
-use super::table::{Table, TargetId};
+use super::table::{TargetId, TargetTable};
 use crate::sys::family;
 
 impl Processes {
@@ -42,7 +42,7 @@ impl Processes {
     }
 
     /// Whether a process may match another section than with this earlier `stat`. What was read about it is read again.
-    fn has_changed(&mut self, pid: u32, was: &Stat, table: &mut Table) -> bool {
+    fn has_changed(&mut self, pid: u32, was: &Stat, table: &mut TargetTable) -> bool {
         let Some(process) = self.all.get_mut(&pid) else { return false };
         let now = &process.stat;
         let runs_another = now.image != was.image || !now.image.is_known();
@@ -60,7 +60,7 @@ impl Processes {
     }
 
     /// Takes a process out of its control group, and into another.
-    fn move_to(&mut self, pid: u32, path: Option<&str>, table: &mut Table) {
+    fn move_to(&mut self, pid: u32, path: Option<&str>, table: &mut TargetTable) {
         let Some(process) = self.all.get_mut(&pid) else { return };
         if let Some(counted) = &mut process.counted {
             // Its group may be forgotten, and the number given to another.
@@ -122,7 +122,7 @@ impl Processes {
     }
 
     /// Reports to the table how much CPU time the processes of a target have used.
-    pub(super) fn charge(&mut self, id: TargetId, table: &mut Table) {
+    pub(super) fn charge(&mut self, id: TargetId, table: &mut TargetTable) {
         let pids: Vec<u32> =
             table.get(id).map_or_else(Vec::new, |entry| entry.found.pids.iter().copied().collect());
         for pid in pids {

@@ -8,7 +8,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use super::look::Processes;
 use super::place::Place;
 use super::places::{PlaceId, Places};
-use super::table::Table;
+use super::table::TargetTable;
 use crate::containers::{Container, Names, Pod};
 
 /// After so many responses without a container, its name is no longer urgent.
@@ -69,13 +69,13 @@ impl KnownContainers {
 
 impl Processes {
     /// Processes a response: processes whose container's name has changed are classified again.
-    pub(super) fn name_containers(&mut self, names: Arc<Names>, table: &mut Table) {
+    pub(super) fn name_containers(&mut self, names: Arc<Names>, table: &mut TargetTable) {
         let renamed = self.containers.learn(names, &self.places);
         self.touch_containers(table, |id| renamed.contains(id));
     }
 
     /// Has these labels of pods shown.
-    pub(super) fn show_pod_labels(&mut self, keys: &[String], table: &mut Table) {
+    pub(super) fn show_pod_labels(&mut self, keys: &[String], table: &mut TargetTable) {
         if self.containers.show(keys) {
             self.touch_containers(table, |_| true);
         }
@@ -86,7 +86,7 @@ impl Processes {
         self.containers.are_wanting(&self.places)
     }
 
-    fn touch_containers(&mut self, table: &mut Table, is_one: impl Fn(&Arc<str>) -> bool) {
+    fn touch_containers(&mut self, table: &mut TargetTable, is_one: impl Fn(&Arc<str>) -> bool) {
         let places = &self.places;
         let is_in_one = |id: PlaceId| {
             let container = places.get(id).and_then(|place| place.container.as_ref());

@@ -3,7 +3,7 @@
 use super::Changes;
 use super::look::{Processes, ScanContext};
 use super::process::{Counted, Life, Process};
-use super::table::Table;
+use super::table::TargetTable;
 use crate::sys::family;
 
 /// Generations that may start and end between two scans.
@@ -113,7 +113,7 @@ impl Processes {
     }
 
     /// Records in the table and in `changes` which target a process belongs to now.
-    fn report(&mut self, pid: u32, table: &mut Table, changes: &mut Changes) {
+    fn report(&mut self, pid: u32, table: &mut TargetTable, changes: &mut Changes) {
         let Some(process) = self.all.get_mut(&pid) else { return };
         let place = process.facts.known_place();
         let now = process.target.map(|target| Counted { target, place });

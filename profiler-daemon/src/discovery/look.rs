@@ -16,7 +16,7 @@ use super::places::Places;
 use super::proc_folder::{ListedProcess, ProcFolder};
 use super::process::Process;
 use super::sections::{Finder, Section};
-use super::table::{Table, TargetId};
+use super::table::{TargetId, TargetTable};
 
 /// A process is rechecked every so many scans.
 pub(super) const TURNS: u64 = 16;
@@ -56,7 +56,7 @@ pub(super) struct Processes {
 pub(super) struct ScanContext<'a> {
     pub(super) sections: &'a mut [Section],
     pub(super) finder: &'a Finder,
-    pub(super) table: &'a mut Table,
+    pub(super) table: &'a mut TargetTable,
     /// Whether the sections have changed since the last scan, so that every process is classified again.
     pub(super) anew: bool,
 }
@@ -136,7 +136,7 @@ impl Processes {
         &mut self,
         sections: &mut [Section],
         finder: &Finder,
-        table: &mut Table,
+        table: &mut TargetTable,
         changes: &mut Changes,
     ) {
         let mut listed = std::mem::take(&mut self.listed);
@@ -203,14 +203,14 @@ impl Processes {
     }
 
     /// Whether any process has ended.
-    fn part_with_unlisted(&mut self, table: &mut Table, changes: &mut Changes) -> bool {
+    fn part_with_unlisted(&mut self, table: &mut TargetTable, changes: &mut Changes) -> bool {
         let unlisted = self.all.iter().filter(|(_, process)| process.last_seen != self.looks);
         let unlisted: Vec<u32> = unlisted.map(|(pid, _)| *pid).collect();
         unlisted.iter().for_each(|pid| self.end(*pid, table, changes));
         !unlisted.is_empty()
     }
 
-    fn end(&mut self, pid: u32, table: &mut Table, changes: &mut Changes) {
+    fn end(&mut self, pid: u32, table: &mut TargetTable, changes: &mut Changes) {
         let Some(mut process) = self.all.remove(&pid) else { return };
         self.estates.insert(pid, process.heritage());
         if let Some(counted) = process.counted {

@@ -35,8 +35,8 @@ use rustc_hash::FxHashMap;
 
 use self::look::Processes;
 use self::sections::{Finder, Section};
-pub(crate) use self::table::{Found, TargetId};
-use self::table::{SectionId, Table};
+pub(crate) use self::table::{FoundTarget, TargetId};
+use self::table::{SectionId, TargetTable};
 use crate::containers::Names;
 
 /// The result of a scan. A process that moved between targets has left one and joined the other: read `left`
@@ -61,7 +61,7 @@ pub(crate) struct Changes {
 pub(crate) struct Discovery {
     sections: Vec<Section>,
     finder: Finder,
-    table: Table,
+    table: TargetTable,
     processes: Processes,
     next_section: u32,
 }
@@ -80,7 +80,8 @@ impl Discovery {
 
     fn among(processes: Processes, targets: &[TargetSettings]) -> Self {
         let (sections, finder) = (Vec::new(), Finder::new(&[]));
-        let mut discovery = Self { sections, finder, table: Table::default(), processes, next_section: 0 };
+        let mut discovery =
+            Self { sections, finder, table: TargetTable::default(), processes, next_section: 0 };
         discovery.replace(targets);
         discovery
     }
@@ -166,7 +167,7 @@ impl Discovery {
     }
 
     /// A target's state; `None` once it is gone.
-    pub(crate) fn target(&self, id: TargetId) -> Option<&Found> {
+    pub(crate) fn target(&self, id: TargetId) -> Option<&FoundTarget> {
         self.table.get(id).map(|entry| &entry.found)
     }
 
@@ -178,7 +179,7 @@ impl Discovery {
 
     /// All targets, in the order of their creation.
     #[cfg(test)]
-    pub(crate) fn targets(&self) -> impl Iterator<Item = (TargetId, &Found)> {
+    pub(crate) fn targets(&self) -> impl Iterator<Item = (TargetId, &FoundTarget)> {
         self.table.iter()
     }
 

@@ -10,7 +10,7 @@ use super::containers::{KnownContainers, SharedNames};
 use super::naming::Instance;
 use super::place::Place;
 use super::places::{PlaceId, Places};
-use super::table::{Entry, Found};
+use super::table::{FoundTarget, TargetEntry};
 use crate::cgroup::is_outside;
 
 /// What all processes of a target share, of their groups.
@@ -24,7 +24,7 @@ pub(super) struct Shared {
 }
 
 /// Updates labels and group of a target. Returns whether they have changed.
-pub(super) fn refresh(entry: &mut Entry, places: &Places, containers: &KnownContainers) -> bool {
+pub(super) fn refresh(entry: &mut TargetEntry, places: &Places, containers: &KnownContainers) -> bool {
     let group = group(entry, places, containers);
     if !entry.found.pids.is_empty() {
         entry.shared = shared(entry, places);
@@ -37,13 +37,13 @@ pub(super) fn refresh(entry: &mut Entry, places: &Places, containers: &KnownCont
 }
 
 /// Whether a target is another group than before, or none any more.
-pub(super) fn is_another_group(entry: &Entry, places: &Places, containers: &KnownContainers) -> bool {
+pub(super) fn is_another_group(entry: &TargetEntry, places: &Places, containers: &KnownContainers) -> bool {
     group(entry, places, containers) != entry.found.group
 }
 
 /// The labels of a target: the section's own, and what is shared unless the section says otherwise.
 pub(super) fn labels(
-    found: &Found,
+    found: &FoundTarget,
     instance: Option<&Instance>,
     shared: &Shared,
 ) -> BTreeMap<String, String> {
@@ -81,7 +81,7 @@ fn label(text: &str) -> String {
     label
 }
 
-fn shared(entry: &Entry, places: &Places) -> Shared {
+fn shared(entry: &TargetEntry, places: &Places) -> Shared {
     let mut all = entry.places.keys().map(|id| id.and_then(|id| places.get(id)));
     let Some(Some(first)) = all.next() else { return Shared::default() };
     let mut shared = Shared {
@@ -106,7 +106,11 @@ fn shared(entry: &Entry, places: &Places) -> Shared {
     shared
 }
 
-fn shared_names(entry: &Entry, places: &Places, containers: &KnownContainers) -> BTreeMap<String, String> {
+fn shared_names(
+    entry: &TargetEntry,
+    places: &Places,
+    containers: &KnownContainers,
+) -> BTreeMap<String, String> {
     let place = |id: &Option<PlaceId>| id.and_then(|id| places.get(id));
     let mut all = entry.places.keys().map(|id| SharedNames::of(place(id), containers));
     let Some(mut shared) = all.next() else { return BTreeMap::new() };
@@ -120,7 +124,7 @@ fn shared_names(entry: &Entry, places: &Places, containers: &KnownContainers) ->
 }
 
 /// Whether a target is described by a group, so that it may be one.
-fn may_be_group(entry: &Entry) -> bool {
+fn may_be_group(entry: &TargetEntry) -> bool {
     let settings = &entry.found.settings;
     let by_condition = settings.unit.is_some() || settings.cgroup.is_some() || settings.container.is_some();
     let by_each = matches!(settings.each, Some(Each::Unit | Each::Container | Each::Pod | Each::Cgroup));
@@ -128,7 +132,7 @@ fn may_be_group(entry: &Entry) -> bool {
 }
 
 /// The control group that equals the target: all its processes are in it or below, and no others.
-fn group(entry: &Entry, places: &Places, containers: &KnownContainers) -> Option<Arc<str>> {
+fn group(entry: &TargetEntry, places: &Places, containers: &KnownContainers) -> Option<Arc<str>> {
     if !may_be_group(entry) {
         return None;
     }
@@ -142,7 +146,12 @@ fn group(entry: &Entry, places: &Places, containers: &KnownContainers) -> Option
 }
 
 /// The group that describes a target, above a group of one of its processes.
-fn anchor(entry: &Entry, id: PlaceId, places: &Places, containers: &KnownContainers) -> Option<PlaceId> {
+fn anchor(
+    entry: &TargetEntry,
+    id: PlaceId,
+    places: &Places,
+    containers: &KnownContainers,
+) -> Option<PlaceId> {
     let (settings, place) = (&entry.found.settings, places.get(id)?);
     let each = settings.each.filter(|_| entry.instance.is_some());
     match each {

@@ -40,7 +40,7 @@ pub(super) struct SectionId(pub(super) u32);
 
 /// What is known of a target.
 #[derive(Clone, Debug)]
-pub(crate) struct Found {
+pub(crate) struct FoundTarget {
     /// What it is called: as its section, with `each` followed by a colon and what it is one of.
     pub(crate) name: String,
     /// The section's labels; `unit`, `cgroup`, `container` and what runtimes say of it where all its processes share one;
@@ -58,7 +58,7 @@ pub(crate) struct Found {
     pub(crate) pids: BTreeSet<u32>,
 }
 
-impl Found {
+impl FoundTarget {
     /// Whether a process belongs to it because of the program that it runs.
     pub(crate) fn is_program(&self) -> bool {
         let TargetSettings { executable, command, process, each, .. } = &*self.settings;
@@ -68,8 +68,8 @@ impl Found {
 
 /// A target with what is counted of it.
 #[derive(Debug)]
-pub(super) struct Entry {
-    pub(super) found: Found,
+pub(super) struct TargetEntry {
+    pub(super) found: FoundTarget,
     section: SectionId,
     pub(super) instance: Option<Instance>,
     /// How many of its processes are in each group; those whose group is unknown have none.
@@ -83,8 +83,8 @@ pub(super) struct Entry {
 
 /// All targets.
 #[derive(Debug, Default)]
-pub(super) struct Table {
-    entries: BTreeMap<TargetId, Entry>,
+pub(super) struct TargetTable {
+    entries: BTreeMap<TargetId, TargetEntry>,
     names: FxHashSet<String>,
     by_instance: FxHashMap<(SectionId, String), TargetId>,
     next: u32,
@@ -100,8 +100,8 @@ pub(super) struct Table {
     pub(super) is_full: bool,
 }
 
-impl Table {
-    pub(super) fn get(&self, id: TargetId) -> Option<&Entry> {
+impl TargetTable {
+    pub(super) fn get(&self, id: TargetId) -> Option<&TargetEntry> {
         self.entries.get(&id)
     }
 
@@ -110,7 +110,7 @@ impl Table {
     }
 
     #[cfg(test)]
-    pub(super) fn iter(&self) -> impl Iterator<Item = (TargetId, &Found)> {
+    pub(super) fn iter(&self) -> impl Iterator<Item = (TargetId, &FoundTarget)> {
         self.entries.iter().map(|(id, entry)| (*id, &entry.found))
     }
 
@@ -132,7 +132,7 @@ impl Table {
         if let Some(instance) = &instance {
             self.by_instance.insert((section, instance.key.clone()), id);
         }
-        let mut found = Found {
+        let mut found = FoundTarget {
             name,
             labels: BTreeMap::new(),
             settings: Arc::clone(settings),
@@ -143,7 +143,8 @@ impl Table {
         };
         let (shared, places) = (Shared::default(), FxHashMap::default());
         found.labels = shared::labels(&found, instance.as_ref(), &shared);
-        let entry = Entry { found, section, instance, places, shared, cpu_ticks: 0, empty_since_ns: None };
+        let entry =
+            TargetEntry { found, section, instance, places, shared, cpu_ticks: 0, empty_since_ns: None };
         self.entries.insert(id, entry);
         self.appeared.push(id);
         self.touched.insert(id);
@@ -271,7 +272,7 @@ impl Table {
             }
         }
         self.renewed.clear();
-        let over = |entry: &Entry| {
+        let over = |entry: &TargetEntry| {
             let empty_ns = entry.empty_since_ns.map_or(0, |since_ns| now_ns.saturating_sub(since_ns));
             entry.instance.is_some() && empty_ns > LINGER_NS
         };

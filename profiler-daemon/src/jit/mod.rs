@@ -23,7 +23,7 @@ use profiler_core::record::Mapped;
 use profiler_core::stack::Frame;
 use rustc_hash::{FxHashMap, FxHashSet};
 
-use self::program::Program;
+use self::program::JitProgram;
 use self::symbol_source::JitSymbolSource;
 pub(crate) use self::symbol_source::JitSymbols;
 use crate::objects::memory::SymbolMemory;
@@ -61,7 +61,7 @@ pub(crate) enum CodePlace {
 /// What generates code, by its entry in the profile.
 #[derive(Default)]
 pub(crate) struct JitStore {
-    programs: FxHashMap<ProcessIndex, Program>,
+    programs: FxHashMap<ProcessIndex, JitProgram>,
     symbols: FxHashMap<ProcessIndex, JitSymbols>,
     was_full: bool,
 }
@@ -89,7 +89,7 @@ impl JitStore {
         }
     }
 
-    fn program(&mut self, process: ProcessIndex) -> Option<&mut Program> {
+    fn program(&mut self, process: ProcessIndex) -> Option<&mut JitProgram> {
         // An entry that no sample referred to may be another program's by now.
         self.programs.retain(|&index, program| index != process || !program.has_ended());
         if self.programs.len() >= MOST_PROGRAMS && !self.programs.contains_key(&process) {
@@ -101,7 +101,7 @@ impl JitStore {
 
     /// A process has its parent's code, until it executes another program.
     pub(crate) fn forked(&mut self, parent: ProcessIndex, child: ProcessIndex) {
-        let Some(inherited) = self.programs.get(&parent).map(Program::fork) else { return };
+        let Some(inherited) = self.programs.get(&parent).map(JitProgram::fork) else { return };
         if let Some(program) = self.program(child) {
             *program = inherited;
         }

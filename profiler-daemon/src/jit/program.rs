@@ -34,14 +34,14 @@ const MOST_AWAITED: usize = 1 << 16;
 
 /// What is known of a program.
 #[derive(Default)]
-pub(super) struct Program {
+pub(super) struct JitProgram {
     home: Option<Arc<Home>>,
     /// Lists of the processes that it was forked from.
     inherited: Vec<Arc<List>>,
     /// Its own, once it was found: here, or where it is named.
     own: Arc<OnceLock<Arc<List>>>,
     /// The place in this row is part of a code's number.
-    journals: Vec<Arc<Journal>>,
+    journals: Vec<Arc<JitJournal>>,
     files: Arc<Vec<CodeFile>>,
     /// Addresses that the journal did not know when they were met: from when, until when (ns).
     awaited: Awaited,
@@ -81,7 +81,7 @@ pub(super) struct Home {
 struct Owner(u32);
 
 /// A journal that a program goes on writing.
-pub(super) struct Journal {
+pub(super) struct JitJournal {
     file: File,
     dump: Mutex<JitDump>,
     /// Room that is taken of this for what it told; given back at the end.
@@ -89,13 +89,13 @@ pub(super) struct Journal {
     taken: AtomicU64,
 }
 
-impl Drop for Journal {
+impl Drop for JitJournal {
     fn drop(&mut self) {
         self.memory.give_back_journal(*self.taken.get_mut());
     }
 }
 
-impl Journal {
+impl JitJournal {
     fn new(file: File, memory: &SymbolMemory) -> Self {
         Self { file, dump: Mutex::default(), memory: memory.clone(), taken: AtomicU64::new(0) }
     }
@@ -193,7 +193,7 @@ impl Home {
     }
 }
 
-impl Program {
+impl JitProgram {
     /// The same program in a child.
     pub(super) fn fork(&self) -> Self {
         let lists: Vec<_> = self.inherited.iter().chain(self.own.get()).cloned().collect();
@@ -228,7 +228,7 @@ impl Program {
         let Ok(file) = objects::open_mapped(mapped, home.view, roots) else { return };
         let is_known = self.journals.iter().any(|journal| is_same(&journal.file, &file));
         if home.owner.owns(&file) && !is_known && self.journals.len() < MOST_KEPT {
-            self.journals.push(Arc::new(Journal::new(file, memory)));
+            self.journals.push(Arc::new(JitJournal::new(file, memory)));
         }
     }
 
@@ -322,12 +322,12 @@ mod tests {
     use crate::objects::{ObjectStore, Symbols};
 
     /// A list at this place, and the program whose it would be.
-    fn program(list: PathBuf, user: u32) -> Program {
+    fn program(list: PathBuf, user: u32) -> JitProgram {
         let home = Home { view: View::Ours, list, owner: Owner(user) };
-        Program { home: Some(Arc::new(home)), ..Program::default() }
+        JitProgram { home: Some(Arc::new(home)), ..JitProgram::default() }
     }
 
-    fn symbols(program: &mut Program, addresses: &[u64]) -> JitSymbols {
+    fn symbols(program: &mut JitProgram, addresses: &[u64]) -> JitSymbols {
         program.symbol_source().symbols(
             addresses,
             &Roots::default(),
@@ -337,7 +337,7 @@ mod tests {
         )
     }
 
-    fn names(program: &mut Program, addresses: &[u64]) -> Vec<Option<String>> {
+    fn names(program: &mut JitProgram, addresses: &[u64]) -> Vec<Option<String>> {
         let symbols = symbols(program, addresses);
         addresses.iter().map(|&address| Some(symbols.frame(address)?.1.name.to_string())).collect()
     }
@@ -427,8 +427,8 @@ mod tests {
         let mut file = tempfile::tempfile().unwrap();
         file.write_all(&journal(CODES)).unwrap();
         let memory = SymbolMemory::new(1 << 28);
-        let journal = Arc::new(Journal::new(file, &memory));
-        let mut program = Program { journals: vec![journal], ..Program::default() };
+        let journal = Arc::new(JitJournal::new(file, &memory));
+        let mut program = JitProgram { journals: vec![journal], ..JitProgram::default() };
         let read = program.refresh(&Roots::default(), 1 << 20);
         assert!((1 << 19..2 << 20).contains(&read), "{read}");
         let mut address = 16 * 3;
@@ -450,8 +450,8 @@ mod tests {
         let mut file = tempfile::tempfile().unwrap();
         file.write_all(&journal(CODES)).unwrap();
         let memory = SymbolMemory::new(128 << 20);
-        let read = Arc::new(Journal::new(file.try_clone().unwrap(), &memory));
-        let mut program = Program { journals: vec![Arc::clone(&read)], ..Program::default() };
+        let read = Arc::new(JitJournal::new(file.try_clone().unwrap(), &memory));
+        let mut program = JitProgram { journals: vec![Arc::clone(&read)], ..JitProgram::default() };
         program.translate(&mut 16, 1);
         assert_eq!(names(&mut program, &[16]), [None], "what was not read may be about it");
         let held = read.dump().held_bytes();
@@ -460,8 +460,8 @@ mod tests {
         drop((read, program));
         assert_eq!(memory.held(), 0);
         let memory = SymbolMemory::new(1 << 30);
-        let journals = vec![Arc::new(Journal::new(file, &memory))];
-        let mut program = Program { journals, ..Program::default() };
+        let journals = vec![Arc::new(JitJournal::new(file, &memory))];
+        let mut program = JitProgram { journals, ..JitProgram::default() };
         program.translate(&mut 16, 1);
         assert_eq!(names(&mut program, &[16]), [Some("code 1".to_owned())]);
         assert!(memory.held() > held, "{}", memory.held());

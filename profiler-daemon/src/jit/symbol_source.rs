@@ -8,7 +8,7 @@ use symbolizer::{CodePlace, Frame, JitDump};
 
 use super::NO_FILE;
 use super::list::List;
-use super::program::{Awaited, CodeFile, Home, Journal};
+use super::program::{Awaited, CodeFile, Home, JitJournal};
 use crate::objects::names::{NameRoom, Naming};
 use crate::roots::Roots;
 
@@ -19,7 +19,7 @@ pub(super) struct JitSymbolSource {
     pub(super) inherited: Vec<Arc<List>>,
     /// Its own.
     pub(super) own: Arc<OnceLock<Arc<List>>>,
-    pub(super) journals: Vec<Arc<Journal>>,
+    pub(super) journals: Vec<Arc<JitJournal>>,
     pub(super) files: Arc<Vec<CodeFile>>,
     pub(super) awaited: Awaited,
 }
@@ -47,7 +47,7 @@ impl JitSymbols {
 
 /// What the last journal says that says anything, with its place in the row.
 pub(super) fn newest_first<T>(
-    journals: &[Arc<Journal>],
+    journals: &[Arc<JitJournal>],
     ask: impl Fn(&JitDump) -> Option<T>,
 ) -> Option<(u32, T)> {
     let mut newest_first = journals.iter().enumerate().rev();

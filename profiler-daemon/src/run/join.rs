@@ -13,7 +13,7 @@ use crate::cgroup::Cgroup;
 use crate::sampler::access::OpenError;
 use crate::sampler::own_time::OwnTime;
 use crate::sampler::session::ProcessEvents;
-use crate::targets::Found;
+use crate::targets::TargetMembers;
 
 /// What a target consists of.
 #[derive(Clone, Debug)]
@@ -51,12 +51,12 @@ pub(crate) fn begin<L: DecisionLog>(
         TargetSelector::Processes(pids) => {
             session.is_one_of_many();
             let group = if setup.may_use_group() { Cgroup::of_their_own(pids) } else { None };
-            Found { pids: pids.clone(), group }
+            TargetMembers { pids: pids.clone(), group }
         }
         TargetSelector::Group(group) => {
             setup.choose_group(sampling)?;
             session.follow_group(Arc::clone(group), setup.asked != Some(AttachMode::Cpu));
-            Found { pids: engine::others_in(group), group: Some(Arc::clone(group)) }
+            TargetMembers { pids: engine::others_in(group), group: Some(Arc::clone(group)) }
         }
         TargetSelector::Everything | TargetSelector::Many => {
             setup.choose_whole_cpus()?;
@@ -64,7 +64,7 @@ pub(crate) fn begin<L: DecisionLog>(
                 TargetSelector::Many => session.follow_owners(),
                 _ => session.follow_everything(),
             }
-            Found { pids: Vec::new(), group: None }
+            TargetMembers { pids: Vec::new(), group: None }
         }
     };
     let refused = |error: OpenError| explain::open(error, None);

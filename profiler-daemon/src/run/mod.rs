@@ -49,7 +49,7 @@ use crate::sampler::watch::Watch;
 use crate::settings::{AttachJob, RecordJob, Target};
 use crate::sys::spawn::HeldCommand;
 use crate::sys::{clock, limits, procfs};
-use crate::targets::Found;
+use crate::targets::TargetMembers;
 
 /// Exit status of a command that could not be found, as shells have it.
 const NOT_FOUND: u8 = 127;
@@ -97,7 +97,7 @@ pub(crate) fn record(job: &RecordJob) -> Result<ExitCode> {
         session.objects.preload(program);
     }
     let engine = setup
-        .open_with(timers, &job.sampling, session, Found { pids: vec![pid], group }, None, outputs)
+        .open_with(timers, &job.sampling, session, TargetMembers { pids: vec![pid], group }, None, outputs)
         .map_err(|error| explain::open(error, None))?;
     let until = Until { duration: None, precise: Precise::new(&job.sampling) };
     let runtime = runtime()?;
@@ -153,7 +153,7 @@ pub(crate) fn attach(job: &AttachJob) -> Result<ExitCode> {
     let mut watch = Watch::begin(&pids);
     std::thread::sleep(WATCHED);
     let watched = watch.end();
-    let mut found = Found { pids: watch.processes().to_vec(), group: target_group.clone() };
+    let mut found = TargetMembers { pids: watch.processes().to_vec(), group: target_group.clone() };
     if let Some(group) = &target_group {
         setup.choose_group(&job.sampling)?;
         session.follow_group(Arc::clone(group), setup.asked != Some(AttachMode::Cpu));
@@ -201,7 +201,7 @@ fn attach_to_everything(job: &AttachJob) -> Result<ExitCode> {
     setup.choose_whole_cpus()?;
     let mut session = setup.session(&job.sampling);
     session.follow_everything();
-    let nobody = Found { pids: Vec::new(), group: None };
+    let nobody = TargetMembers { pids: Vec::new(), group: None };
     let mut engine = setup
         .open(&job.sampling, session, nobody, None, outputs)
         .map_err(|error| explain::open(error, None))?;
@@ -357,7 +357,7 @@ impl Setup {
         &self,
         sampling: &SamplingSettings,
         session: Session,
-        target: Found,
+        target: TargetMembers,
         seen: Option<&Activity>,
         log: L,
     ) -> Result<Engine<L>, OpenError> {
@@ -370,11 +370,11 @@ impl Setup {
         mut timers: Option<Box<TimerSampler>>,
         sampling: &SamplingSettings,
         session: Session,
-        target: Found,
+        target: TargetMembers,
         seen: Option<&Activity>,
         log: L,
     ) -> Result<Engine<L>, OpenError> {
-        let Found { pids, group } = target;
+        let TargetMembers { pids, group } = target;
         let settings = RateSettings { clock_tick_ns: self.clock_tick_ns, ..rate_settings(sampling) };
         let costs = self.calibration.model;
         if let (Some(timers), Some(&pid)) = (&mut timers, pids.first()) {

@@ -35,7 +35,7 @@ use symbolizer::{Limits, Object, Reason, Symbolized};
 
 use self::marks::{Extent, Marks};
 use self::message::{Forget, Load, LookUp, MOST_ADDRESSES, SymbolRequest, SymbolResponse, WireFacts};
-use self::running::{Broken, NotStarted, Patience, Program, Question, Running};
+use self::running::{Broken, NotStarted, Patience, Question, Running, SymbolizerProgram};
 pub(crate) use self::serve::run;
 pub(crate) use self::unchanged::Unchanged;
 use crate::objects::names::{Print, Proof};
@@ -59,13 +59,13 @@ const MOST_NOTES: usize = 16;
 const LONGEST_PATH: usize = 4_096;
 
 #[cfg(not(test))]
-const PROGRAM: Program = Program {
+const PROGRAM: SymbolizerProgram = SymbolizerProgram {
     path: "/proc/self/exe", // the same program, even if its file was replaced
     arguments: &["symbolizer"],
 };
 /// Under test this program has another `main`.
 #[cfg(test)]
-const PROGRAM: Program = Program {
+const PROGRAM: SymbolizerProgram = SymbolizerProgram {
     path: "/proc/self/exe",
     arguments: &["symbol_process::tests::serve", "--exact", "--ignored", "--nocapture", "--test-threads=1"],
 };
@@ -260,7 +260,7 @@ pub(crate) enum NotRead {
 pub(crate) struct SymbolProcess(Arc<Shared>);
 
 struct Shared {
-    program: Program,
+    program: SymbolizerProgram,
     patience: Patience,
     /// Held as long as a request takes.
     state: Mutex<State>,
@@ -309,7 +309,7 @@ impl Default for SymbolProcess {
 }
 
 impl SymbolProcess {
-    fn with(program: Program, patience: Patience) -> Self {
+    fn with(program: SymbolizerProgram, patience: Patience) -> Self {
         let (state, forgotten, status) = (Mutex::default(), Mutex::default(), Mutex::default());
         Self(Arc::new(Shared { program, patience, state, forgotten, status }))
     }
@@ -317,7 +317,7 @@ impl SymbolProcess {
     /// One that cannot be started.
     #[cfg(test)]
     pub(crate) fn impossible() -> Self {
-        Self::with(Program { path: "/nowhere", arguments: &[] }, Patience::default())
+        Self::with(SymbolizerProgram { path: "/nowhere", arguments: &[] }, Patience::default())
     }
 
     /// Reads an object; symbols may take `most_bytes` all in all.

@@ -55,7 +55,7 @@ impl Patience {
 
 /// How a process is started that serves as [`super::serve::run`] does.
 #[derive(Clone, Debug)]
-pub(super) struct Program {
+pub(super) struct SymbolizerProgram {
     pub(super) path: &'static str,
     pub(super) arguments: &'static [&'static str],
 }
@@ -85,7 +85,11 @@ pub(super) enum Question {
 }
 
 impl Running {
-    pub(super) fn start(program: &Program, bounds: Bounds, patience: Patience) -> Result<Self, NotStarted> {
+    pub(super) fn start(
+        program: &SymbolizerProgram,
+        bounds: Bounds,
+        patience: Patience,
+    ) -> Result<Self, NotStarted> {
         let failed = |error: io::Error| NotStarted(format!("it could not be started ({error})"));
         let (socket, theirs) = passing::pair().map_err(failed)?;
         let mut command = Command::new(program.path);

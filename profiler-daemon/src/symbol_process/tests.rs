@@ -339,7 +339,7 @@ fn the_process_is_handed_the_debug_files_that_it_asks_for_and_only_elf_files() {
 #[test]
 fn where_no_process_can_be_had_it_is_said_once_and_symbol_tables_are_read_here() {
     for path in ["/nowhere", "/bin/true"] {
-        let process = SymbolProcess::with(Program { path, arguments: &[] }, Patience::default());
+        let process = SymbolProcess::with(SymbolizerProgram { path, arguments: &[] }, Patience::default());
         for _ in 0..2 {
             assert_eq!(load(&process, &library()).map(|_| ()), Err(NotRead::Here), "{path}");
         }
