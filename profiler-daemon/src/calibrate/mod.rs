@@ -33,7 +33,7 @@ use anyhow::Result;
 use profiler_core::rate::CostModel;
 
 pub(crate) use self::cache::cache_path;
-use self::cache::{Kept, Thoroughness};
+use self::cache::{StoredCalibration, Thoroughness};
 use self::load::LOADED_FROM;
 use self::place::CpuPair;
 use self::progress::Progress;
@@ -77,8 +77,8 @@ pub(crate) fn prepare(access: Access) -> Calibration {
     }
 }
 
-impl From<&Kept> for Calibration {
-    fn from(kept: &Kept) -> Self {
+impl From<&StoredCalibration> for Calibration {
+    fn from(kept: &StoredCalibration) -> Self {
         let doubtful = "the cost of a sample was measured while the machine was busy; `sweetspot calibrate` measures \
                         it again";
         Self { model: kept.model, note: kept.is_loaded().then(|| doubtful.to_owned()) }
@@ -104,7 +104,7 @@ pub(crate) fn run(job: CalibrateJob, terminal: Terminal) -> Result<()> {
     terminal.print(&if job.json { report.json()? } else { report.text() })
 }
 
-fn measure_quickly(access: Access, machine: String) -> io::Result<Kept> {
+fn measure_quickly(access: Access, machine: String) -> io::Result<StoredCalibration> {
     let quick = quick::measure(access)?;
     if !quick.model.is_plausible() {
         return Err(io::Error::other("the machine is too unsteady"));
@@ -112,12 +112,12 @@ fn measure_quickly(access: Access, machine: String) -> io::Result<Kept> {
     Ok(kept(machine, Thoroughness::Quick, quick.load_ratio, quick.model))
 }
 
-fn kept(machine: String, thoroughness: Thoroughness, load_ratio: f64, model: CostModel) -> Kept {
-    Kept { machine, taken_unix_ns: clock::unix_ns(), thoroughness, load_ratio, model }
+fn kept(machine: String, thoroughness: Thoroughness, load_ratio: f64, model: CostModel) -> StoredCalibration {
+    StoredCalibration { machine, taken_unix_ns: clock::unix_ns(), thoroughness, load_ratio, model }
 }
 
 /// Keeps a calibration that is worth it. A cache that cannot be written costs the next run a fraction of a second, so that is not an error.
-fn keep(path: Option<&Path>, kept: &Kept) -> Keeping {
+fn keep(path: Option<&Path>, kept: &StoredCalibration) -> Keeping {
     let Some(path) = path else { return Keeping::Nowhere };
     if !kept.model.is_plausible() {
         return Keeping::TooUnsure;

@@ -9,7 +9,7 @@ use profiler_core::rate::Cost;
 use serde::Serialize;
 
 use super::LOADED_FROM;
-use super::cache::{Kept, Thoroughness, cpu_model};
+use super::cache::{StoredCalibration, Thoroughness, cpu_model};
 use super::full::Characterised;
 use super::place::CpuPair;
 use crate::run::explain::KERNEL_UNSEEN;
@@ -33,7 +33,7 @@ pub(super) enum Keeping {
 /// A calibration and its circumstances.
 #[derive(Debug)]
 pub(super) struct Report<'a> {
-    pub(super) kept: &'a Kept,
+    pub(super) kept: &'a StoredCalibration,
     /// What a thorough calibration found out beside the model.
     pub(super) parts: Option<&'a Characterised>,
     pub(super) access: Access,
@@ -46,7 +46,7 @@ pub(super) struct Report<'a> {
 struct Json<'a> {
     r#type: &'static str,
     #[serde(flatten)]
-    kept: &'a Kept,
+    kept: &'a StoredCalibration,
     loaded: bool,
     kernel: bool,
     work_cpu: u32,

@@ -3,17 +3,17 @@ use profiler_core::rate::CostModel;
 use super::super::full::SampleCosts;
 use super::*;
 
-fn kept(thoroughness: Thoroughness, load_ratio: f64) -> Kept {
+fn kept(thoroughness: Thoroughness, load_ratio: f64) -> StoredCalibration {
     let model = CostModel {
         per_sample_ns: Cost::new(12_600.0, 210.0),
         per_frame_ns: Cost::new(49.0, 3.0),
         per_byte_ns: Cost::new(0.2, 0.01),
         ..CostModel::default()
     };
-    Kept { machine: "here".to_owned(), taken_unix_ns: 1, thoroughness, load_ratio, model }
+    StoredCalibration { machine: "here".to_owned(), taken_unix_ns: 1, thoroughness, load_ratio, model }
 }
 
-fn found(kept: &Kept) -> Characterised {
+fn found(kept: &StoredCalibration) -> Characterised {
     let CostModel { per_sample_ns, per_frame_ns, per_byte_ns, .. } = kept.model;
     let costs = SampleCosts { per_sample_ns, per_frame_ns, per_byte_ns };
     Characterised {
@@ -26,7 +26,7 @@ fn found(kept: &Kept) -> Characterised {
     }
 }
 
-fn report<'a>(kept: &'a Kept, parts: Option<&'a Characterised>, keeping: Keeping) -> Report<'a> {
+fn report<'a>(kept: &'a StoredCalibration, parts: Option<&'a Characterised>, keeping: Keeping) -> Report<'a> {
     let access = Access { cpu_wide: false, kernel: false, targets: 1 };
     Report { kept, parts, access, place: CpuPair { work: 0, profiler: None }, keeping }
 }

@@ -103,7 +103,7 @@ pub(crate) fn run(job: DaemonJob) -> Result<ExitCode> {
     priority::come_first();
     let settings = reload::read(job.file.as_deref())?;
     let exports = exports::prepare(&settings)?;
-    let fleet = fleets::Client::new(&settings.fleet)?;
+    let fleet = fleets::PrometheusClient::new(&settings.fleet)?;
     let setup = Setup::begin(&settings.sampling_of(&config::TargetSettings::default()))?.for_many();
     let writer = start_writer(&settings, &setup.symbols)?;
     let (sender, commands, publisher) = command::channel();
@@ -292,7 +292,7 @@ impl Daemon {
         std::future::poll_fn(|context| {
             // All of them: each has to register its waker.
             let rings = alarms().filter(|alarm| alarm.poll_rung(context).is_ready()).count();
-            if rings > 0 { Poll::Ready(()) } else { Poll::UnnamedWindow }
+            if rings > 0 { Poll::Ready(()) } else { Poll::Pending }
         })
         .await;
     }

@@ -456,7 +456,7 @@ mod tests {
         assert_eq!(names(&mut program, &[16]), [None], "what was not read may be about it");
         let held = read.dump().held_bytes();
         assert!((8 << 20..=memory.cap() / 4).contains(&held) && memory.held() == held, "{held}");
-        assert!(tell(&mut program, &[]).missing.contains("too long"));
+        assert!(symbols(&mut program, &[]).missing.contains("too long"));
         drop((read, program));
         assert_eq!(memory.held(), 0);
         let memory = SymbolMemory::new(1 << 30);

@@ -334,7 +334,7 @@ impl ObjectStore {
 
     /// The object with this id, unless it stands for the kernel or for code in no file.
     pub(crate) fn object(&self, id: ObjectId) -> Option<&ObjectSnapshot> {
-        Some(&self.entry(id)?.met)
+        Some(&self.entry(id)?.snapshot)
     }
 
     fn entry(&self, id: ObjectId) -> Option<&Entry> {
