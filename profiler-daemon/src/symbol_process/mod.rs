@@ -552,7 +552,7 @@ impl ProcessStatus {
     /// What is not as it should be, in lines for a person.
     pub(crate) fn problems(&self) -> Vec<String> {
         let obstacle = self.obstacle.iter().map(|why| {
-            format!("the service itself reads files, and their symbol tables alone, since no symbolizer process can be had: {why}")
+            format!("the service reads files itself, symbol tables only, since no symbolizer process can be started: {why}")
         });
         let last = self.last.iter().map(|last| match self.broken {
             1 => last.clone(),
