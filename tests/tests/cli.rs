@@ -151,6 +151,7 @@ const WITHOUT_UNIT: &[&str] = &[
     "symbol_rereads",
     "retunes",
     "merged_windows",
+    "replicas",
     "clocks",
     "seed",
     "confidence",
