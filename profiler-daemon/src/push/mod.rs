@@ -1,6 +1,6 @@
 //! `push`: profiles to a backend, as Pyroscope or OpenTelemetry takes them.
 //!
-//! [`Client::send`] is what one profile takes; all else here is the command.
+//! [`PushClient::send`] is what one profile takes; all else here is the command.
 
 mod answer;
 mod client;
