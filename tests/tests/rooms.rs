@@ -19,7 +19,7 @@ const CRATES: [(&str, &[&str]); 7] = [
 ];
 
 /// The rooms of `profiler-daemon`, the lowest first. A room imports those before it.
-const ROOMS: [&str; 32] = [
+const ROOMS: [&str; 33] = [
     "sys",
     "plot",
     "failure",
@@ -46,6 +46,7 @@ const ROOMS: [&str; 32] = [
     "evaluate",
     "report",
     "push",
+    "fleet",
     "doctor",
     "daemon",
     "api",
