@@ -204,6 +204,10 @@ fn windows_follow_each_other_without_a_gap_and_the_open_one_is_saved_at_the_end(
     daemon.wait_for("busy", "sampled")?;
     wait_for_windows(&daemon, "busy", 2)?;
     let before = windows(&daemon, "busy")?.len();
+    // The open window may be a few milliseconds old, and empty.
+    let samples = || Ok::<_, anyhow::Error>(daemon.target("busy")?["samples"].as_u64());
+    let sampled = samples()?;
+    wait_until("samples in the open window", || samples().is_ok_and(|samples| samples > sampled))?;
     let ended = daemon.stop(Signal::SIGTERM)?;
     ensure!(ended.status == 0, "{ended:?}");
     let spans = windows(&daemon, "busy")?;

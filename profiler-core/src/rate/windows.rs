@@ -35,7 +35,9 @@ impl WindowLength {
             return; // what was spent belongs to the next
         }
         let each_ns = cpu_ns.saturating_sub(self.last.1) as f64 / more as f64;
-        self.costs_ns.extend(std::iter::repeat_n(each_ns, more.min(REMEMBERED as u64) as usize));
+        // The first of all reads the kernel's list of functions, and says nothing of the next.
+        let counted = if self.last.0 == 0 { more - 1 } else { more };
+        self.costs_ns.extend(std::iter::repeat_n(each_ns, counted.min(REMEMBERED as u64) as usize));
         self.costs_ns.drain(..self.costs_ns.len().saturating_sub(REMEMBERED));
         self.last = (windows, cpu_ns);
         self.each_ns = mean_without_the_dearest(&self.costs_ns);
@@ -95,6 +97,7 @@ mod tests {
     fn what_the_first_window_reads_for_all_is_not_expected_of_the_others() {
         let mut length = WindowLength::default();
         length.observe(1, 120_000_000);
+        assert_eq!(length.length_ns(2 * SECOND, 1, 0.02), 2 * SECOND, "nothing is known by then");
         (2..=10).for_each(|windows| length.observe(windows, 120_000_000 + windows * 1_000_000));
         let expected_cpus = length.expected_cpus(200, 60 * SECOND);
         assert!(expected_cpus < 2.0 * 200.0 * 1e-3 / 60.0, "{expected_cpus}");
