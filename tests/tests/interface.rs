@@ -206,13 +206,13 @@ fn a_family_of_targets_is_watched_and_left_together() -> Result<()> {
     ensure!(members.iter().all(|one| one["ends_in_s"].as_f64() <= Some(60.0)), "{members:?}");
     let member = members.iter().find(|one| one["name"] != "family").context("a member")?;
     let refused = ctl(&["detach", member["name"].as_str().context("a name")?])?;
-    ensure!(refused.status == 1 && refused.stderr.contains("one of each of family"), "{refused:?}");
+    ensure!(refused.status == 1 && refused.stderr.contains("one of the targets of family"), "{refused:?}");
     ctl(&["detach", "family"])?.expect_status(0)?;
     ensure!(family()?.is_empty(), "{:?}", family()?);
     // Of everything there is one.
     ctl(&["attach", "--all", "--duration", "60s", "--as", "rest"])?.expect_status(0)?;
     let twice = ctl(&["attach", "--all", "--duration", "60s"])?;
-    ensure!(twice.status == 1 && twice.stderr.contains("watched already, as rest"), "{twice:?}");
+    ensure!(twice.status == 1 && twice.stderr.contains("profiled already, as rest"), "{twice:?}");
     Ok(())
 }
 
