@@ -7,8 +7,8 @@
 //! To stop, the agent hides the memory, waits until no handler that could have found it before is running,
 //! and only then unmaps it.
 //!
-//! An agent serves the memory whose identity a call names: a profiler that was stopped for so long that another
-//! one has come changes nothing for that one. Of two calls at a time, the second is refused and made again.
+//! Each call names the memory that it is about. A profiler that was suspended while another one took its place
+//! therefore changes nothing for the new one. If two calls arrive at once, the second is refused and repeated.
 //!
 //! Waiting uses `pselect6`: the interrupted thread may be about to continue a sleep, and `nanosleep` would
 //! overwrite what the kernel has noted about it.

@@ -1,11 +1,10 @@
 //! Programs that install a system call filter: from then on, a system call of the agent could end them.
 //!
-//! A filter of system calls is run before it is in force (`filter`). From then on nothing is asked of the
-//! kernel that it does not let through: timers go on at the period that they have where they may not be set,
-//! and for good where they may not be stopped either. The promise of no new privileges that comes before a
-//! filter forbids nothing by itself. A filter that a process was begun with is not in the way: it answers,
-//! and a refused timer is a thread left out. One that does not let the return from a handler through takes
-//! the timers away.
+//! The agent evaluates a filter before it takes effect (`filter`), and then makes only the system calls that the
+//! filter allows. Timers that may not be set keep their period; timers that may not be stopped run on. The
+//! promise of no new privileges that precedes a filter forbids nothing by itself. A filter that the process
+//! started with is no danger: it answers, and a thread whose timer it refuses is not sampled. If a filter
+//! forbids the return from a signal handler, the timers are removed.
 //!
 //! The strict mode also forbids reading the processor's clock: even reading the time ends the thread. Such a
 //! thread is no longer sampled.

@@ -24,10 +24,10 @@
 //! # Which signal
 //!
 //! One of the last real-time signals that has no handler, and not `SIGPROF`: programs have uses for that
-//! (`setitimer`, gprof, PHP), and of an ordinary signal only one is kept pending, so that the program's and
-//! ours would swallow each other. A real-time signal that nobody handles ends the process: so what the
-//! program does to this one signal is noted and not done (`interpose`). In a process that we were loaded into
-//! nothing can be interposed: there it is one that is ignored where nobody handles it.
+//! (`setitimer`, gprof, PHP), and the kernel keeps only one ordinary signal of a number pending, so that the
+//! program's and ours would replace each other. A real-time signal without a handler ends the process. So the
+//! program's changes to this one signal are recorded and not made (`interpose`). In a process that the library
+//! was injected into, nothing can be interposed: there the signal is one that is ignored without a handler.
 
 #![allow(unsafe_code, reason = "see above")]
 #![deny(unsafe_op_in_unsafe_fn)]

@@ -8,11 +8,11 @@ use anyhow::{Result, anyhow};
 use config::FleetSettings;
 use ureq::http::header::AUTHORIZATION;
 use ureq::http::{HeaderValue, StatusCode, Uri};
-use ureq::tls::{RootCerts, TlsConfig};
 use ureq::{Agent, Body};
 
 use super::answer::{self, Services};
 use crate::failure::Failure;
+use crate::push::{agent, is_this_machine};
 use crate::settings::{certificates, token};
 use crate::sys::clock;
 use profile_files::names::visible;
@@ -66,32 +66,24 @@ impl PrometheusClient {
             ));
         };
         let host = authority.to_string();
-        let is_here =
-            matches!(authority.host(), "localhost" | "[::1]") || authority.host().starts_with("127.");
-        let is_exposed = scheme == "http" && !is_here;
+        if host.contains('@') {
+            return Err(anyhow!(
+                "prometheus holds a user or a password; give a token with token_file instead"
+            ));
+        }
+        let is_exposed = scheme == "http" && !is_this_machine(authority.host());
         if is_exposed && settings.token_file.is_some() {
             return Err(anyhow!(
                 "the token would go to {host} without encryption, where others can read it; write an https address"
             ));
         }
         let token = settings.token_file.as_deref().map(token).transpose()?;
-        let mut tls = TlsConfig::builder();
-        if let Some(file) = &settings.ca_file {
-            tls = tls.root_certs(RootCerts::new_with_certs(&certificates(file)?));
-        }
-        let agent = Agent::config_builder()
-            .timeout_global(Some(settings.timeout.duration()))
-            // The token goes to the address that was given, and nowhere else.
-            .max_redirects(0)
-            .http_status_as_error(false)
-            .proxy(ureq::Proxy::try_from_env())
-            .tls_config(tls.build())
-            .user_agent(concat!("sweetspot/", env!("CARGO_PKG_VERSION")))
-            .build();
+        let authorities = settings.ca_file.as_deref().map(certificates).transpose()?;
+        let agent = agent(settings.timeout.duration(), authorities.as_deref());
         let path = uri.as_ref().map_or("", |uri| uri.path()).trim_end_matches('/');
         let base = path.strip_suffix("/api/v1/query").unwrap_or(path);
         let url = format!("{scheme}://{host}{base}/api/v1/query");
-        Ok(Self { settings: settings.clone(), url, host, is_exposed, token, agent: agent.into() })
+        Ok(Self { settings: settings.clone(), url, host, is_exposed, token, agent })
     }
 
     /// Host and port.
@@ -230,6 +222,17 @@ mod tests {
             prometheus: Some(address.to_owned()),
             timeout: "1s".parse().unwrap(),
             ..FleetSettings::default()
+        }
+    }
+
+    #[test]
+    fn an_address_that_holds_a_password_or_would_give_the_token_away_is_refused() {
+        let mut exposed = settings("http://127.example:9090");
+        exposed.token_file = Some("/nowhere".into());
+        for (settings, said) in [(settings("http://me:secret@p:9090"), "token_file"), (exposed, "encryption")]
+        {
+            let error = format!("{:#}", PrometheusClient::new(&settings).unwrap_err());
+            assert!(error.contains(said) && !error.contains("secret"), "{error}");
         }
     }
 

@@ -57,24 +57,29 @@ impl fmt::Debug for PushAccess {
     }
 }
 
+/// What sends requests to one address: it follows no redirect, so that profiles and tokens go nowhere else.
+pub(crate) fn agent(timeout: Duration, authorities: Option<&[Certificate<'static>]>) -> Agent {
+    let mut tls = TlsConfig::builder();
+    if let Some(authorities) = authorities {
+        tls = tls.root_certs(RootCerts::new_with_certs(authorities));
+    }
+    let settings = Agent::config_builder()
+        .timeout_global(Some(timeout))
+        .max_redirects(0)
+        .http_status_as_error(false)
+        .proxy(ureq::Proxy::try_from_env())
+        .tls_config(tls.build())
+        .user_agent(concat!("sweetspot/", env!("CARGO_PKG_VERSION")))
+        .build();
+    settings.into()
+}
+
 impl PushClient {
     /// Knows the backend; nothing is sent yet.
     pub(crate) fn new(receiver: &Receiver, access: &PushAccess) -> Self {
-        let mut tls = TlsConfig::builder();
-        if let Some(authorities) = &access.authorities {
-            tls = tls.root_certs(RootCerts::new_with_certs(authorities));
-        }
-        let agent = Agent::config_builder()
-            .timeout_global(Some(access.timeout))
-            // Profiles and tokens go to the address that was given, and nowhere else.
-            .max_redirects(0)
-            .http_status_as_error(false)
-            .proxy(ureq::Proxy::try_from_env())
-            .tls_config(tls.build())
-            .user_agent(concat!("sweetspot/", env!("CARGO_PKG_VERSION")))
-            .build();
+        let agent = agent(access.timeout, access.authorities.as_deref());
         let headers = access.headers.clone();
-        Self { receiver: receiver.clone(), headers, timeout: access.timeout, agent: agent.into() }
+        Self { receiver: receiver.clone(), headers, timeout: access.timeout, agent }
     }
 
     /// Where it leads.

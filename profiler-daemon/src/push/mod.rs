@@ -21,9 +21,9 @@ use profile_files::names::visible;
 use profiler_core::profile::{SymbolizedProfile, WeightedStack};
 
 use self::answer::size;
-pub(crate) use self::client::{PushAccess, PushClient};
+pub(crate) use self::client::{PushAccess, PushClient, agent};
 pub(crate) use self::naming::{PushIdentity, PushNaming};
-pub(crate) use self::receiver::Receiver;
+pub(crate) use self::receiver::{Receiver, is_this_machine};
 pub(crate) use self::source::PushSource;
 pub(crate) use self::trouble::PushError;
 use crate::cli::PushFormat;

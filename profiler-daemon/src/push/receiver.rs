@@ -1,5 +1,7 @@
 //! Where profiles go, by its address.
 
+use std::net::IpAddr;
+
 use anyhow::Result;
 use ureq::http::Uri;
 
@@ -63,8 +65,10 @@ impl Receiver {
     }
 }
 
-fn is_this_machine(host: &str) -> bool {
-    matches!(host, "localhost" | "[::1]") || host.starts_with("127.")
+/// Whether what is sent to this host stays on this machine. A name may begin with `127.` and be another's.
+pub(crate) fn is_this_machine(host: &str) -> bool {
+    let address: Option<IpAddr> = host.trim_start_matches('[').trim_end_matches(']').parse().ok();
+    host == "localhost" || address.is_some_and(|address| address.is_loopback())
 }
 
 #[cfg(test)]
@@ -97,7 +101,11 @@ mod tests {
     fn what_leaves_the_machine_without_encryption_is_exposed() {
         let is_exposed = |to: &str| Receiver::new(to, None).unwrap().is_exposed;
         assert!(
-            is_exposed("http://p:4040") && !is_exposed("https://p") && !is_exposed("http://127.0.0.1:4040")
+            is_exposed("http://p:4040")
+                && is_exposed("http://127.example:4040")
+                && !is_exposed("http://[::1]:4040")
+                && !is_exposed("https://p")
+                && !is_exposed("http://127.0.0.1:4040")
         );
     }
 
