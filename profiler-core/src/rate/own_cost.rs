@@ -85,9 +85,10 @@ impl Sums {
         let ridge_t = (NOISE_NS / prior.per_second_sd_ns).powi(2);
         let (a, b, d) = (self.xx + ridge_x, self.xt, self.tt + ridge_t);
         let (u, v) = (self.xy + ridge_x * prior.per_sample_ns, self.ty + ridge_t * prior.per_second_ns);
-        let det = a * d - b * b;
+        // a d − b², without the difference of two large and nearly equal numbers: at a constant rate the first part is 0.
+        let det = (self.xx * self.tt - b * b).max(0.0) + ridge_t * a + ridge_x * self.tt;
         let (per_sample, per_second) = ((u * d - v * b) / det, (v * a - u * b) / det);
-        if per_sample.is_nan() || per_second.is_nan() {
+        if !per_sample.is_finite() || !per_second.is_finite() {
             return (prior.per_sample_ns, prior.per_second_ns);
         }
         // Neither can be negative: the other then explains it all.
