@@ -141,6 +141,10 @@ schemathesis seconds="600":
     cargo build --quiet --release -p profiler-daemon
     tests/schemathesis/run {{ seconds }}
 
+# The properties that tests state, for so many cases of each that nothing has tried yet (a run of .ci/run tries the same 256).
+properties cases="3000":
+    PROPTEST_CASES={{ cases }} cargo test --release --workspace --exclude tests --lib --bins
+
 # Every fuzz target for so many seconds, or those that are named.
 fuzz seconds="60" *targets="": seeds
     #!/usr/bin/env bash
