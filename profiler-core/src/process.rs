@@ -19,6 +19,8 @@ use crate::stack::{Frame, GeneratedCode, ObjectId};
 const MAX_PROCESSES: usize = 1_000;
 /// Names that have a shared entry. Still later ones share a last one.
 const MAX_SHARED_NAMES: usize = 1_000;
+/// In a round the windows of all targets end, one after the other: one that holds a sample ends by the end of the second.
+const ROUNDS_A_SAMPLE_LASTS: u8 = 2;
 /// The name of that last one.
 const OTHER_NAMES: &str = "[others]";
 
@@ -38,8 +40,8 @@ pub struct Process {
     pub generation: u64,
     /// When it was looked up, so that earlier records tell of what is known (ns); 0 where records alone told of it.
     known_ns: u64,
-    /// Whether a sample refers to its entry in the profile.
-    is_sampled: Cell<bool>,
+    /// For so many more rounds samples may refer to its entry in the profile.
+    sampled_for: Cell<u8>,
     /// Whether it neither mapped nor executed anything since it was forked.
     is_as_forked: bool,
 }
@@ -71,8 +73,16 @@ impl Process {
 
     /// Notes that a sample was counted under its entry in the profile, which stays from now on.
     pub(crate) fn note_sample(&self) {
-        self.is_sampled.set(true);
+        self.sampled_for.set(ROUNDS_A_SAMPLE_LASTS);
     }
+}
+
+/// An entry for all processes of a name.
+#[derive(Clone, Copy)]
+struct SharedEntry {
+    index: ProcessIndex,
+    /// For so many more rounds samples may refer to it, if no process has it.
+    sampled_for: u8,
 }
 
 /// All profiled processes, kept current by the kernel's side records.
@@ -82,10 +92,10 @@ pub struct ProcessTable {
     infos: Vec<ProcessInfo>,
     /// Entries of `infos` that no process and no sample refers to any more.
     unused: Vec<ProcessIndex>,
-    /// Entries of processes that have ended, which samples refer to until the next cut.
-    ended: Vec<ProcessIndex>,
+    /// Entries of processes that have ended, and for how many more rounds samples may refer to them.
+    ended: Vec<(ProcessIndex, u8)>,
     /// Entries of `infos` for all processes of a name.
-    shared: FxHashMap<String, ProcessIndex>,
+    shared: FxHashMap<String, SharedEntry>,
     unused_shared: Vec<ProcessIndex>,
     generations: u64,
     threads_created: u64,
@@ -194,7 +204,7 @@ impl ProcessTable {
             self.generations += 1;
             if let Some(process) = self.live.get_mut(&pid) {
                 (process.index, process.generation) = (index, self.generations);
-                process.is_sampled.set(false);
+                process.sampled_for.set(0);
             }
         }
     }
@@ -232,10 +242,10 @@ impl ProcessTable {
     /// Forgets a process that has ended.
     pub fn forget(&mut self, pid: u32) {
         let Some(process) = self.live.remove(&pid) else { return };
-        match process.is_sampled.get() {
+        match process.sampled_for.get() {
             _ if is_shared(process.index) => {}
-            true => self.ended.push(process.index),
-            false => self.unused.push(process.index),
+            0 => self.unused.push(process.index),
+            rounds => self.ended.push((process.index, rounds)),
         }
     }
 
@@ -250,7 +260,7 @@ impl ProcessTable {
             space,
             generation,
             known_ns: 0,
-            is_sampled: Cell::new(false),
+            sampled_for: Cell::new(0),
             is_as_forked: false,
         };
         self.live.insert(pid, process);
@@ -270,8 +280,9 @@ impl ProcessTable {
         let is_new_name = !self.shared.contains_key(&comm);
         let comm =
             if is_new_name && self.shared.len() >= MAX_SHARED_NAMES { OTHER_NAMES.into() } else { comm };
-        if let Some(&index) = self.shared.get(&comm) {
-            return index;
+        if let Some(entry) = self.shared.get_mut(&comm) {
+            entry.sampled_for = ROUNDS_A_SAMPLE_LASTS;
+            return entry.index;
         }
         let info = ProcessInfo { pid, comm: comm.clone() };
         let index = match self.unused_shared.pop() {
@@ -284,7 +295,7 @@ impl ProcessTable {
                 next
             }
         };
-        self.shared.insert(comm, index);
+        self.shared.insert(comm, SharedEntry { index, sampled_for: ROUNDS_A_SAMPLE_LASTS });
         index
     }
 
@@ -292,15 +303,34 @@ impl ProcessTable {
     /// processes that have ended are given away again. Returns the processes that have an entry of their own at last,
     /// after one that they shared.
     pub fn cut(&mut self) -> Vec<u32> {
-        self.unused.append(&mut self.ended);
-        self.live.values().for_each(|process| process.is_sampled.set(false));
+        self.give_away_after(ROUNDS_A_SAMPLE_LASTS)
+    }
+
+    /// The same where windows end in rounds: of the samples until now, those from before the last call are handed over.
+    pub fn end_round(&mut self) -> Vec<u32> {
+        self.give_away_after(1)
+    }
+
+    fn give_away_after(&mut self, rounds: u8) -> Vec<u32> {
+        let Self { live, ended, unused, .. } = self;
+        ended.retain_mut(|(index, sampled_for)| {
+            *sampled_for = sampled_for.saturating_sub(rounds);
+            unused.extend((*sampled_for == 0).then_some(*index));
+            *sampled_for > 0
+        });
+        for process in live.values() {
+            process.sampled_for.set(process.sampled_for.get().saturating_sub(rounds));
+        }
         let moved = self.leave_shared_entries();
         let used: FxHashSet<ProcessIndex> = self.live.values().map(|process| process.index).collect();
         let Self { shared, unused_shared, .. } = self;
-        shared.retain(|_, index| {
-            let is_used = used.contains(index);
-            unused_shared.extend((!is_used).then_some(*index));
-            is_used
+        shared.retain(|_, entry| {
+            entry.sampled_for = match used.contains(&entry.index) {
+                true => ROUNDS_A_SAMPLE_LASTS,
+                false => entry.sampled_for.saturating_sub(rounds),
+            };
+            unused_shared.extend((entry.sampled_for == 0).then_some(entry.index));
+            entry.sampled_for > 0
         });
         moved
     }
@@ -318,6 +348,7 @@ impl ProcessTable {
             self.infos[index.0 as usize] = ProcessInfo { pid, comm: comm.clone() };
             self.generations += 1;
             (process.index, process.generation) = (index, self.generations);
+            process.sampled_for.set(0);
             moved.push(pid);
         }
         moved

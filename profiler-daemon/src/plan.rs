@@ -1,5 +1,6 @@
 //! `plan`: the best rate for a function of known share, in words, as a curve and as JSON.
 
+mod law;
 mod pace;
 mod picture;
 pub(crate) mod process;
@@ -11,7 +12,6 @@ use profiler_core::rate::BoundBy;
 use serde::Serialize;
 use serde_json::json;
 
-use crate::law;
 use crate::output::write_text;
 use crate::plot::{self, grouped};
 use crate::settings::PlanJob;

@@ -8,7 +8,7 @@ use anyhow::{Result, bail};
 use regex_lite::Regex;
 
 use crate::cgroup::{Cgroup, CgroupError};
-use crate::run::explain;
+use crate::explain;
 use crate::settings::Target;
 use crate::sys::family;
 

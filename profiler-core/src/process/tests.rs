@@ -350,3 +350,29 @@ fn an_entry_stays_while_samples_since_the_cut_refer_to_it() {
     table.adopt(3, "c");
     assert_eq!(table.get(3).unwrap().index, index);
 }
+
+/// The windows of many targets end one after the other: what samples of an open one refer to stays.
+#[test]
+fn an_entry_stays_until_all_windows_of_its_samples_are_handed_over() {
+    let mut table = ProcessTable::default();
+    (1..=MAX_PROCESSES as u32).for_each(|pid| table.adopt(pid, "crowd"));
+    let index = table.get(1).unwrap().index;
+    table.get(1).unwrap().note_sample();
+    table.adopt(5_000, "late");
+    let shared = table.get(5_000).unwrap().index;
+    table.forget(1);
+    table.forget(5_000);
+    table.end_round();
+    table.adopt(5_001, "other");
+    assert_eq!((table.infos()[index.0 as usize].pid, table.infos()[shared.0 as usize].pid), (1, 5_000));
+    assert!(is_shared(table.get(5_001).unwrap().index), "none is free");
+    assert_eq!(table.end_round(), [5_001], "it has that of the first");
+    table.get(5_001).unwrap().note_sample();
+    table.end_round();
+    table.get(5_001).unwrap().note_sample();
+    table.forget(5_001);
+    table.end_round();
+    table.adopt(5_002, "next");
+    assert!(is_shared(table.get(5_002).unwrap().index), "it was sampled in the last round");
+    assert_eq!(table.end_round(), [5_002]);
+}

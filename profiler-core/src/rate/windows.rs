@@ -1,5 +1,6 @@
 //! The length of a service's windows: as configured, and up to six times as long where naming and storing them
-//! would take more than 15% of the host's budget. Longer windows are coarser in time and just as complete.
+//! would take more than 15% of the host's budget. Longer windows are coarser in time and just as complete. Those of many targets
+//! end in turn, so that handing them over takes little at any time.
 //!
 //! A window begins where the one before it ended, by the samples and by the clock: the store refuses windows
 //! that overlap, and reports gaps.
@@ -15,6 +16,11 @@ const REMEMBERED: usize = 64;
 const DEAREST: f64 = 8.0;
 /// So many times as long as asked for a window gets at most.
 const MOST_STRETCHED: u64 = 6;
+
+/// Batches in which the windows of many targets end.
+const BATCHES: usize = 6;
+/// Of so few targets all end at once.
+const FEWEST_AT_ONCE: usize = 8;
 
 /// Learns what a window costs.
 #[derive(Clone, Debug, Default)]
@@ -54,6 +60,18 @@ impl WindowLength {
     pub fn expected_cpus(&self, targets: usize, length_ns: u64) -> f64 {
         targets as f64 * self.each_ns / length_ns.max(1) as f64
     }
+}
+
+/// Of so many targets that share a sampler the windows of so many may end at once: to hand over those of hundreds would hold up
+/// sampling, and take what is budgeted for ten seconds.
+pub fn windows_at_once(targets: usize) -> usize {
+    targets.div_ceil(BATCHES).max(FEWEST_AT_ONCE)
+}
+
+/// How long after some windows of this length have ended the next ones may (ns). Targets that all came at once end theirs one batch
+/// after the other from the first one on, which is longer than asked for by that.
+pub fn window_batch_pause_ns(window_ns: u64) -> u64 {
+    window_ns / (BATCHES + 2) as u64
 }
 
 /// The mean, to which none adds more than [`DEAREST`] times the median.
@@ -124,6 +142,39 @@ mod tests {
         length.observe(140, 100_000_000 + 40 * 3_000_000);
         let each_ns = length.expected_cpus(1, 1);
         assert!((each_ns - (40.0 * 3e6 + 24.0 * 1e6) / 64.0).abs() < 1.0, "{each_ns}");
+    }
+
+    #[test]
+    fn windows_of_many_targets_end_in_turn_and_none_of_them_late() {
+        for targets in [1, 8, 19, 200, 500, 2_000] {
+            let window_ns = 60 * SECOND;
+            let mut begun_ns = vec![0; targets];
+            let (mut next_ns, mut longest_ns) = (0, 0);
+            for now_ns in (1..=1_000).map(|second| second * SECOND) {
+                if now_ns < next_ns {
+                    continue;
+                }
+                let over = begun_ns.iter_mut().filter(|begun_ns| now_ns - **begun_ns >= window_ns);
+                let mut ended = 0;
+                for begun_ns in over.take(windows_at_once(targets)) {
+                    longest_ns = longest_ns.max(now_ns - std::mem::replace(begun_ns, now_ns));
+                    ended += 1;
+                }
+                if ended > 0 {
+                    next_ns = now_ns + window_batch_pause_ns(window_ns);
+                }
+            }
+            assert!(
+                longest_ns <= if targets <= 8 { window_ns } else { window_ns * 7 / 4 },
+                "{targets}: {longest_ns}"
+            );
+            begun_ns.sort_unstable();
+            let at_once = begun_ns.chunk_by(|one, other| one == other).map(<[u64]>::len).max();
+            assert!(
+                at_once.is_some_and(|at_once| at_once <= windows_at_once(targets)),
+                "{targets}: {at_once:?}"
+            );
+        }
     }
 
     #[test]

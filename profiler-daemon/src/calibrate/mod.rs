@@ -40,7 +40,7 @@ use self::progress::Progress;
 use self::report::{Keeping, Report};
 pub(crate) use self::signals::prepare as prepare_signals;
 pub(crate) use self::workload::serve;
-use crate::run::explain;
+use crate::explain;
 use crate::sampler::access::{Access, probe_access};
 use crate::settings::CalibrateJob;
 use crate::sys::clock;

@@ -12,7 +12,7 @@ use super::LOADED_FROM;
 use super::cache::{StoredCalibration, Thoroughness, cpu_model};
 use super::full::Characterised;
 use super::place::CpuPair;
-use crate::run::explain::KERNEL_UNSEEN;
+use crate::explain::KERNEL_UNSEEN;
 use crate::sampler::access::Access;
 
 /// What became of the calibration.

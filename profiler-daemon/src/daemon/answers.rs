@@ -16,8 +16,8 @@ use super::watched::{LONG_ENOUGH_NS, Watched};
 use super::{Daemon, PUBLISH_EVERY_NS, exports};
 use crate::containers::Need;
 use crate::discovery::TargetId;
+use crate::explain;
 use crate::fleet;
-use crate::run::explain;
 use crate::sys::{clock, procfs};
 
 /// Targets that are said to have used more than this share of what all programs did have been counted wrongly: the kernel's two accounts

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use config::SamplingSettings;
-use profiler_core::rate::Sharing;
+use profiler_core::rate::{Sharing, window_batch_pause_ns, windows_at_once};
 
 use super::Daemon;
 use super::recent::RecentDecisions;
@@ -18,16 +18,16 @@ use super::window_writer::PendingWindow;
 use crate::cgroup::Cgroup;
 use crate::discovery::{Changes, TargetId};
 use crate::run::join::{self, TargetSelector};
-use crate::run::{Engine, ShareStatus};
-use crate::sampler::session::Owner;
+use crate::run::{Engine, Figures, ShareStatus};
+use crate::sampler::session::{Collected, Owner};
 use crate::sys::{clock, procfs};
 
 /// The sampler of many targets.
 pub(super) struct Shared {
     pub(super) engine: Engine<RecentDecisions>,
     sampling: SamplingSettings,
-    /// Where the open windows began, but for those that somebody asked for since (ns).
-    from_ns: u64,
+    /// Before this no more windows are ended because they are over (ns).
+    next_batch_ns: u64,
 }
 
 /// What is known of it, whether it is there or not.
@@ -171,8 +171,7 @@ impl Daemon {
         let sampling = self.sampling_of(&config::TargetSettings::default());
         match join::begin(&self.setup, &sampling, TargetSelector::Many, None, 0, RecentDecisions::default()) {
             Ok(Some(engine)) => {
-                let from_ns = clock::monotonic_ns();
-                self.sharing.shared = Some(Box::new(Shared { engine, sampling, from_ns }));
+                self.sharing.shared = Some(Box::new(Shared { engine, sampling, next_batch_ns: 0 }));
                 self.sharing.retry = Retry::default();
                 self.exclude_known();
                 true
@@ -197,11 +196,13 @@ impl Daemon {
         Some(watched.pending_window(&self.setup, collected, &figures))
     }
 
-    /// The same of all that share.
-    pub(super) fn cut_shared(&mut self, is_last: bool) {
+    /// The same of several that share.
+    fn cut_shared(
+        &mut self,
+        cut: impl FnOnce(&mut Engine<RecentDecisions>) -> Vec<(Owner, Collected, Figures)>,
+    ) {
         let Some(shared) = self.sharing.shared.as_deref_mut() else { return };
-        shared.from_ns = clock::monotonic_ns();
-        let cut = shared.session_turn(|engine| engine.cut_shares(is_last));
+        let cut = shared.session_turn(cut);
         let began_ns = clock::thread_cpu_ns();
         for (owner, collected, figures) in cut {
             let watched = self.targets.get_mut(&TargetId::of_number(owner.0));
@@ -215,15 +216,18 @@ impl Daemon {
         self.note_shares();
     }
 
-    /// Ends the windows of all that share, if it is time to.
+    /// Ends windows of those that share, if it is time to: of so many targets at once that it does not hold up sampling.
     pub(super) fn end_shared_windows(&mut self, now_ns: u64, window_ns: u64) {
-        let is_over = self
-            .sharing
-            .shared
-            .as_ref()
-            .is_some_and(|shared| now_ns.saturating_sub(shared.from_ns) >= window_ns);
-        if is_over {
-            self.cut_shared(false);
+        let Some(shared) = self.sharing.shared.as_deref_mut().filter(|shared| shared.next_batch_ns <= now_ns)
+        else {
+            return;
+        };
+        let Some(owners) = &shared.engine.session.owners else { return };
+        let mut over = owners.begun_before(now_ns.saturating_sub(window_ns));
+        over.truncate(windows_at_once(owners.shares().count()));
+        if !over.is_empty() {
+            shared.next_batch_ns = now_ns + window_batch_pause_ns(window_ns);
+            self.cut_shared(|engine| engine.cut_shares(&over));
         }
     }
 
@@ -254,7 +258,7 @@ impl Daemon {
     /// No target shares any more.
     pub(super) fn end_shared(&mut self) {
         self.silence_shared();
-        self.cut_shared(true);
+        self.cut_shared(Engine::finish_shares);
         for watched in self.targets.values_mut().filter(|watched| watched.shares()) {
             watched.end_share();
         }
@@ -277,7 +281,7 @@ impl Daemon {
         if !differ_in_control_alone(&shared.sampling, &sampling) {
             return self.end_shared();
         }
-        self.cut_shared(false); // the figures of a window are those of one budget
+        self.cut_shared(Engine::cut_all_shares); // the figures of a window are those of one budget
         if let Some(shared) = self.shared() {
             shared.engine.adopt(&sampling);
             shared.sampling = sampling;

@@ -9,11 +9,11 @@ use profiler_core::attach::AttachMode;
 use profiler_core::rate::{Activity, BoundBy, Figure, PRIOR_SHARE, Prediction};
 use serde_json::json;
 
-use super::{Plan, grouped, lines, pace, picture, rate};
-use crate::law;
+use super::{Plan, grouped, law, lines, pace, picture, rate};
+use crate::explain;
 use crate::output::{check_writable, write_text};
 use crate::plot::{self, Chart};
-use crate::run::{Setup, explain};
+use crate::run::Setup;
 use crate::sampler::watch::Watch;
 use crate::settings::{PlanJob, PlanProcessJob, Target};
 use crate::sys::procfs;

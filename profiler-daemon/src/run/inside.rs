@@ -14,8 +14,9 @@ use profiler_core::rate::Dither;
 use profiler_core::unwind::copy::CopySize;
 use profiler_core::unwind::method::Method;
 
-use super::{Setup, explain};
+use super::Setup;
 use crate::calibrate;
+use crate::explain;
 use crate::failure::usage;
 use crate::objects::Symbols;
 use crate::sampler::access::{Access, OpenError, probe_access};

@@ -7,9 +7,10 @@ use config::SamplingSettings;
 use profiler_core::attach::AttachMode;
 use profiler_core::rate::Activity;
 
+use super::Setup;
 use super::engine::{self, DecisionLog, Engine};
-use super::{Setup, explain};
 use crate::cgroup::Cgroup;
+use crate::explain;
 use crate::sampler::access::OpenError;
 use crate::sampler::own_time::OwnTime;
 use crate::sampler::session::ProcessEvents;

@@ -2,7 +2,6 @@
 
 mod cost_prediction;
 mod engine;
-pub(crate) mod explain;
 mod follow;
 pub(crate) mod inside;
 pub(crate) mod join;
@@ -24,7 +23,7 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use config::{SamplingSettings, Unwind};
 use profiler_core::attach::{AttachChoice, AttachMode, Foreseen};
-use profiler_core::rate::{Activity, Dither, Prediction, RateController, RateSettings, predict};
+use profiler_core::rate::{Activity, Criterion, Dither, Prediction, RateController, RateSettings, predict};
 use profiler_core::unwind::method::{Method, MethodChoice};
 
 use self::cost_prediction::CostPrediction;
@@ -36,8 +35,8 @@ use self::precise::Precise;
 pub(crate) use self::signals::Signals;
 use crate::calibrate::{self, Calibration};
 use crate::cgroup::{Cgroup, CgroupError, TransientCgroup};
+use crate::explain;
 use crate::failure::{self, Failure};
-use crate::law;
 use crate::objects::Symbols;
 use crate::output::Outputs;
 use crate::sampler::access::{Access, OpenError, probe_access};
@@ -478,11 +477,21 @@ fn rate_settings(sampling: &SamplingSettings) -> RateSettings {
         budget_ratio: sampling.budget.get(),
         own_cpu_ratio: sampling.own_cpu.map(|ratio| ratio.get()),
         horizon_s: sampling.horizon.map(config::Span::seconds),
-        criterion: law::criterion(sampling.criterion),
+        criterion: criterion(sampling.criterion),
         are_threads_coupled: sampling.threads == config::Threads::Coupled,
         fixed_rate_hz: sampling.rate.map(|rate| rate.get()),
         expected_stack_bytes: if copies { EXPECTED_COPY_BYTES } else { 0.0 },
         ..RateSettings::default()
+    }
+}
+
+/// What a criterion of the settings is to the core.
+pub(crate) fn criterion(criterion: config::Criterion) -> Criterion {
+    match criterion {
+        config::Criterion::MeanAbsolute => Criterion::MeanAbsolute,
+        config::Criterion::MeanSquared => Criterion::MeanSquared,
+        config::Criterion::Percentile95 => Criterion::P95,
+        config::Criterion::UpperBound { z } => Criterion::UpperCurve { z },
     }
 }
 

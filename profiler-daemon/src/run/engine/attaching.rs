@@ -21,7 +21,7 @@ use std::sync::Arc;
 use profiler_core::attach::{AttachMode, GROUP_SWITCH, Observed};
 
 use super::{DecisionLog, Engine, MIN_STEP_NS};
-use crate::run::explain;
+use crate::explain;
 use crate::sampler::access::OpenError;
 use crate::sampler::perf::Attachment;
 use crate::sampler::session::{Counts, Session};

@@ -2,9 +2,9 @@
 
 use profiler_core::attach::AttachMode;
 
-use super::super::explain;
 use super::{DecisionLog, Engine, GENERATIONS};
 use crate::cgroup::Cgroup;
+use crate::explain;
 use crate::sys::{clock, family, procfs};
 
 /// Time after which no other process is met until the next second (ns).

@@ -78,7 +78,7 @@ impl<L: DecisionLog> Engine<L> {
         (self.session.finish(), figures, self.log)
     }
 
-    pub(super) fn take_figures(&mut self, end_ns: u64) -> Figures {
+    fn take_figures(&mut self, end_ns: u64) -> Figures {
         let next = self.part_from(end_ns);
         let part = std::mem::replace(&mut self.part, next);
         Figures {

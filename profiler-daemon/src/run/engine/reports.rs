@@ -3,7 +3,7 @@
 use profiler_core::reports::{MappingReports, Reported};
 
 use super::{DecisionLog, Engine};
-use crate::run::explain;
+use crate::explain;
 
 /// What was known at the last look.
 #[derive(Default)]

@@ -10,7 +10,7 @@ use profiler_core::rate::{Account, Replicas, Spend};
 use super::parts::Figures;
 use super::{DecisionLog, Engine};
 use crate::cgroup::Cgroup;
-use crate::sampler::session::{Collected, Counts, Owner, Owners, Share};
+use crate::sampler::session::{Collected, Counts, Owner, Owners, Session, Share};
 use crate::sys::clock;
 
 /// Samples from which it is known what one of a target costs.
@@ -205,18 +205,35 @@ impl<L: DecisionLog> Engine<L> {
         with_figures
     }
 
-    /// The same for all of them; `is_last` says that sampling has ended.
-    pub(crate) fn cut_shares(&mut self, is_last: bool) -> Vec<(Owner, Collected, Figures)> {
+    /// The same for several.
+    pub(crate) fn cut_shares(&mut self, of: &[Owner]) -> Vec<(Owner, Collected, Figures)> {
+        self.cut_many(|session| session.cut_shares(of))
+    }
+
+    /// The same for all of them.
+    pub(crate) fn cut_all_shares(&mut self) -> Vec<(Owner, Collected, Figures)> {
+        self.cut_many(Session::cut_all_shares)
+    }
+
+    /// The same: sampling has ended.
+    pub(crate) fn finish_shares(&mut self) -> Vec<(Owner, Collected, Figures)> {
+        self.cut_many(Session::finish_shares)
+    }
+
+    fn cut_many(
+        &mut self,
+        cut: impl FnOnce(&mut Session) -> Vec<(Owner, Collected)>,
+    ) -> Vec<(Owner, Collected, Figures)> {
         let once = self.session.begin_once();
         self.book_shares();
-        let collected = self.session.cut_shares(is_last);
+        let collected = cut(&mut self.session);
         let of_all = self.figures(); // once: to look for modes of the cost takes milliseconds
         let with_figures = collected.into_iter().filter_map(|(owner, collected)| {
             let figures = self.share_figures(owner, &collected.span, &of_all)?;
             Some((owner, collected, figures))
         });
         let all = with_figures.collect();
-        self.take_figures(clock::monotonic_ns()); // the next part of all of them begins
+        self.forget_old_history();
         self.session.spent_once(once);
         all
     }
@@ -250,10 +267,20 @@ impl<L: DecisionLog> Engine<L> {
     /// The rates from then on (ns), beginning with the one in force.
     fn history_since(&self, start_ns: u64) -> Vec<RateChange> {
         let offset_s = start_ns.saturating_sub(self.part.start_ns) as f64 * 1e-9;
-        let begun =
-            self.history.iter().take_while(|change| change.at_s <= offset_s).count().saturating_sub(1);
         let later =
             |change: &RateChange| RateChange { at_s: (change.at_s - offset_s).max(0.0), ..change.clone() };
-        self.history[begun.min(self.history.len())..].iter().map(later).collect()
+        self.history[self.in_force_at(offset_s)..].iter().map(later).collect()
+    }
+
+    /// No open window began before the oldest one.
+    fn forget_old_history(&mut self) {
+        let oldest_ns = self.session.owners.as_ref().and_then(Owners::oldest_start_ns);
+        let offset_s = oldest_ns.unwrap_or(0).saturating_sub(self.part.start_ns) as f64 * 1e-9;
+        self.history.drain(..self.in_force_at(offset_s));
+    }
+
+    /// Where the change is in the history that was in force at a moment since the run began (s).
+    fn in_force_at(&self, at_s: f64) -> usize {
+        self.history.partition_point(|change| change.at_s <= at_s).saturating_sub(1)
     }
 }

@@ -91,7 +91,8 @@ impl Session {
     fn hand_over(&mut self, is_last: bool) -> Collected {
         let now_ns = self.end_last_window();
         let start_ns = std::mem::replace(&mut self.range_start_ns, now_ns);
-        self.note_weights();
+        self.fade_weights();
+        self.remember_weights(self.aggregator.object_weights());
         let processes = self.processes.infos().into();
         let generated = self.jit.cut(&self.live_indices(), |_| true);
         let collected = Collected {
@@ -103,7 +104,10 @@ impl Session {
             span: start_ns.min(now_ns)..now_ns,
             is_last,
         };
-        self.begin_range(is_last);
+        self.processes.cut().into_iter().for_each(|pid| self.rereads.owe(pid));
+        if !is_last {
+            self.let_go_of_roots(); // at the end they are handed over
+        }
         collected
     }
 
@@ -116,25 +120,41 @@ impl Session {
         self.hand_over_share(owner, now_ns, &processes)
     }
 
-    /// The same for all of them.
-    pub(crate) fn cut_shares(&mut self, is_last: bool) -> Vec<(Owner, Collected)> {
-        if is_last {
-            self.jit.end(&self.objects.roots);
-        }
+    /// The same for several.
+    pub(crate) fn cut_shares(&mut self, of: &[Owner]) -> Vec<(Owner, Collected)> {
         self.objects.share_with_names();
         let now_ns = self.end_last_window();
-        self.range_start_ns = now_ns;
-        self.note_weights();
         let processes = self.processes.infos().into();
         let Some(owners) = &mut self.owners else { return Vec::new() };
         owners.read_clocks(true);
-        let all: Vec<Owner> = owners.shares().map(|(owner, _)| owner).collect();
-        let each = all
-            .into_iter()
-            .filter_map(|owner| Some((owner, self.hand_over_share(owner, now_ns, &processes)?)));
-        let each = each.collect();
-        self.begin_range(is_last);
+        let handed_over = |&owner: &Owner| Some((owner, self.hand_over_share(owner, now_ns, &processes)?));
+        let each = of.iter().filter_map(handed_over).collect();
+        self.end_round_if_over(now_ns);
         each
+    }
+
+    /// The same for all of them.
+    pub(crate) fn cut_all_shares(&mut self) -> Vec<(Owner, Collected)> {
+        let all: Vec<Owner> = self.owners.iter().flat_map(Owners::shares).map(|(owner, _)| owner).collect();
+        self.cut_shares(&all)
+    }
+
+    /// The same, as the session ends.
+    pub(crate) fn finish_shares(&mut self) -> Vec<(Owner, Collected)> {
+        self.jit.end(&self.objects.roots);
+        self.cut_all_shares()
+    }
+
+    /// A round has ended when the window of every target has ended since it began.
+    fn end_round_if_over(&mut self, now_ns: u64) {
+        let oldest_ns = self.owners.as_ref().and_then(Owners::oldest_start_ns);
+        if oldest_ns.is_none_or(|oldest_ns| oldest_ns >= self.range_start_ns) {
+            self.range_start_ns = now_ns;
+            self.fade_weights();
+            // Their generated code was nobody's while they shared an entry.
+            self.processes.end_round().into_iter().for_each(|pid| self.rereads.owe(pid));
+            self.let_go_of_roots();
+        }
     }
 
     fn hand_over_share(
@@ -146,6 +166,7 @@ impl Session {
         let share = self.owners.as_mut()?.share_mut(owner)?;
         let start_ns = share.start_ns;
         let (counted, charged_ns) = share.cut(now_ns);
+        self.remember_weights(counted.object_weights());
         let sampled = counted.processes();
         let generated = self.jit.cut(&self.live_indices(), |process| sampled.contains(&process));
         Some(Collected {
@@ -166,33 +187,22 @@ impl Session {
         now_ns
     }
 
-    /// What objects weigh is remembered where there is no room for all.
-    fn note_weights(&mut self) {
-        if !self.objects.is_short_of_room() {
-            return;
-        }
+    fn fade_weights(&mut self) {
         self.past_weights.retain(|_, weight| {
             *weight *= REMEMBERED;
             *weight >= 1.0
         });
-        for (id, weight) in present_weights(&self.aggregator, self.owners.as_ref()) {
-            *self.past_weights.entry(id).or_default() += weight;
+    }
+
+    /// What objects weigh is remembered where there is no room for all.
+    fn remember_weights(&mut self, weights: FxHashMap<ObjectId, f64>) {
+        if self.objects.is_short_of_room() {
+            weights.into_iter().for_each(|(id, weight)| *self.past_weights.entry(id).or_default() += weight);
         }
     }
 
     fn live_indices(&self) -> FxHashSet<ProcessIndex> {
         self.processes.live().map(|(_, process)| process.index).collect()
-    }
-
-    /// No sample refers to entries of processes any more.
-    fn begin_range(&mut self, is_last: bool) {
-        // Their generated code was nobody's while they shared an entry.
-        for pid in self.processes.cut() {
-            self.rereads.owe(pid);
-        }
-        if !is_last {
-            self.let_go_of_roots(); // at the end they are handed over
-        }
     }
 
     /// Containers that have ended are held by what is yet to be named alone.

@@ -191,6 +191,19 @@ impl Owners {
         self.shares.iter().map(|(owner, share)| (*owner, share))
     }
 
+    /// Where the open window began that is open longest (ns).
+    pub(crate) fn oldest_start_ns(&self) -> Option<u64> {
+        self.shares.values().map(|share| share.start_ns).min()
+    }
+
+    /// Those whose windows began before this (ns), the oldest first.
+    pub(crate) fn begun_before(&self, at_ns: u64) -> Vec<Owner> {
+        let begun = self.shares.iter().filter(|(_, share)| share.start_ns <= at_ns);
+        let mut begun: Vec<(u64, Owner)> = begun.map(|(owner, share)| (share.start_ns, *owner)).collect();
+        begun.sort_unstable_by_key(|(start_ns, owner)| (*start_ns, owner.0));
+        begun.into_iter().map(|(_, owner)| owner).collect()
+    }
+
     pub(crate) fn share(&self, owner: Owner) -> Option<&Share> {
         self.shares.get(&owner)
     }

@@ -1,11 +1,12 @@
-//! Calls of the core's mathematics.
+//! Works a plan out, by the core's mathematics.
 
 use anyhow::Result;
 use profiler_core::rate::anytime;
 use profiler_core::rate::model::Caps;
 use profiler_core::rate::{BoundBy, Criterion, Experiment, RateSettings};
 
-use crate::plan::{Anytime, Fleet, Moment, Plan, Point};
+use super::{Anytime, Fleet, Moment, Plan, Point};
+use crate::run::criterion;
 use crate::settings::PlanJob;
 
 /// Points of a curve.
@@ -19,18 +20,8 @@ const MOMENTS: usize = 61;
 /// Space beyond a cap at the edge.
 const BEYOND: f64 = 1.3;
 
-/// What a criterion of the settings is to the core.
-pub(crate) fn criterion(criterion: config::Criterion) -> Criterion {
-    match criterion {
-        config::Criterion::MeanAbsolute => Criterion::MeanAbsolute,
-        config::Criterion::MeanSquared => Criterion::MeanSquared,
-        config::Criterion::Percentile95 => Criterion::P95,
-        config::Criterion::UpperBound { z } => Criterion::UpperCurve { z },
-    }
-}
-
 /// The best rate for a function of known share, under the budget alone.
-pub(crate) fn plan(job: &PlanJob) -> Result<Plan> {
+pub(super) fn plan(job: &PlanJob) -> Result<Plan> {
     let tick_hz = job.clock_tick_ns.map_or(f64::INFINITY, |tick_ns| 1e9 / tick_ns as f64);
     let caps = Caps {
         budget_hz: job.budget.get() / job.overhead.seconds(),
@@ -42,7 +33,7 @@ pub(crate) fn plan(job: &PlanJob) -> Result<Plan> {
 }
 
 /// The same under these caps.
-pub(crate) fn plan_under(job: &PlanJob, caps: Caps) -> Result<Plan> {
+pub(super) fn plan_under(job: &PlanJob, caps: Caps) -> Result<Plan> {
     let (run_s, overhead_s) = (job.horizon.seconds(), job.overhead.seconds());
     let criterion = criterion(job.criterion);
     // The law depends on the criterion by r alone, and r is z/2 for the upper curve.
