@@ -23,6 +23,9 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use config::DaemonSettings;
+use nix::errno::Errno;
+use nix::fcntl::{AT_FDCWD, AtFlags};
+use nix::unistd::{AccessFlags, faccessat};
 use serde::Serialize;
 
 pub(crate) use self::names::{Container, Names, Pod};
@@ -308,6 +311,19 @@ impl Runtimes {
         self.shared.orders().is_over = true;
         self.shared.changed.notify_one();
     }
+}
+
+/// The default sockets that exist, and whether this process may open each.
+pub(crate) fn found() -> Vec<(PathBuf, bool)> {
+    let sockets = config::ContainerSettings::default().sockets.into_iter();
+    let tried = sockets.map(|socket| {
+        let may_open = faccessat(AT_FDCWD, &socket, AccessFlags::W_OK, AtFlags::AT_EACCESS);
+        (socket, may_open)
+    });
+    tried
+        .filter(|(_, may_open)| !matches!(may_open, Err(Errno::ENOENT | Errno::ENOTDIR)))
+        .map(|(socket, may_open)| (socket, may_open.is_ok()))
+        .collect()
 }
 
 /// Sockets that these settings need and that do not exist, a line for each.

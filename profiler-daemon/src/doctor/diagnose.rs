@@ -47,7 +47,7 @@ impl Level {
 
 /// Judges the facts.
 pub(super) fn diagnose(facts: &Facts) -> Vec<Check> {
-    let checks: [fn(&Facts) -> Check; 16] = [
+    let checks: [fn(&Facts) -> Check; 17] = [
         kernel,
         architecture,
         opening,
@@ -62,6 +62,7 @@ pub(super) fn diagnose(facts: &Facts) -> Vec<Check> {
         counters,
         processes,
         map_files,
+        containers,
         machine,
         calibration,
     ];
@@ -355,6 +356,24 @@ fn map_files(facts: &Facts) -> Check {
     }
     let finding = "not readable: programs that were deleted or replaced have no names";
     warn(NAME, finding, Some(grant()))
+}
+
+fn containers(facts: &Facts) -> Check {
+    const NAME: &str = "container names";
+    let sockets = |is_open: bool| {
+        let sockets = facts.runtimes.iter().filter(|(_, open)| *open == is_open);
+        sockets.map(|(socket, _)| socket.display().to_string()).collect::<Vec<_>>().join(", ")
+    };
+    let (open, closed) = (sockets(true), sockets(false));
+    match (open.is_empty(), closed.is_empty()) {
+        (true, true) => ok(NAME, "there is no socket of a container runtime at the usual places"),
+        (_, true) => ok(NAME, format!("can be read from {open}")),
+        (_, false) => {
+            let finding =
+                format!("we may not open {closed}: containers and pods have no names (docs/containers.md)");
+            warn(NAME, finding, None)
+        }
+    }
 }
 
 fn machine(facts: &Facts) -> Check {

@@ -68,6 +68,8 @@ pub(super) struct Facts {
     pub(super) hidepid: Option<String>,
     /// Whether the files that a process maps can be opened through `/proc/PID/map_files`.
     pub(super) map_files: bool,
+    /// The usual sockets of container runtimes that there are, and whether we may open each.
+    pub(super) runtimes: Vec<(PathBuf, bool)>,
     /// Why a sampling event could not be opened: an error number, 0 where there is none.
     pub(super) open_error: Option<i32>,
     /// The agent's file, if it is installed.
@@ -131,6 +133,7 @@ impl Facts {
             container: container(),
             hidepid: hidepid(&text("/proc/self/mounts")),
             map_files: map_files(),
+            runtimes: crate::containers::found(),
             group_error: hierarchy().and_then(|root| group_error(&root)),
             makes_groups: TransientCgroup::make().is_ok(),
             hierarchy: hierarchy(),

@@ -27,6 +27,7 @@ fn good() -> Facts {
         container: None,
         hidepid: None,
         map_files: true,
+        runtimes: vec![("/run/containerd/containerd.sock".into(), true)],
         open_error: None,
         agent: Some("/usr/lib/sweetspot/libsweetspot_agent.so".into()),
         ticks_hz: 250.0,
@@ -184,6 +185,20 @@ fn every_advice_grants_what_the_service_has() {
     let whole = diagnose::CAPABILITIES.join(",");
     assert!(granting.clone().count() >= 4, "{advice:?}");
     granting.for_each(|advice| assert!(advice.contains(&format!("setcap {whole}=ep")), "{advice}"));
+}
+
+#[test]
+fn container_runtimes_are_named_with_whether_they_can_be_asked() {
+    let found = |runtimes| check(&Facts { runtimes, ..good() }, "container names");
+    let (containerd, docker) = ("/run/containerd/containerd.sock", "/run/docker.sock");
+    assert_eq!((found(vec![]).level, found(vec![]).remedy), (Level::Ok, None));
+    assert!(found(vec![(containerd.into(), true)]).finding.contains(containerd));
+    let one_closed = found(vec![(containerd.into(), true), (docker.into(), false)]);
+    assert_eq!(one_closed.level, Level::Warn);
+    assert!(
+        one_closed.finding.contains(docker) && !one_closed.finding.contains(containerd),
+        "{one_closed:?}"
+    );
 }
 
 #[test]
