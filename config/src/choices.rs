@@ -148,13 +148,29 @@ pub enum Criterion {
     },
 }
 
-const CRITERIA: &str = "mae, mse, p95 or z=SCORE such as z=1.96 (above 0, at most 10)";
+/// The text forms of the criteria.
+macro_rules! criteria {
+    () => {
+        "mae, mse, p95 or z=SCORE"
+    };
+}
+
+pub(crate) use criteria;
+
+impl Criterion {
+    /// The text forms.
+    pub const WORDS: &str = criteria!();
+    /// Every criterion, the upper bound at 95%.
+    pub const ALL: [Self; 4] =
+        [Self::UpperBound { z: 1.96 }, Self::MeanSquared, Self::MeanAbsolute, Self::Percentile95];
+}
 
 impl FromStr for Criterion {
     type Err = ChoiceError;
 
     fn from_str(text: &str) -> Result<Self, ChoiceError> {
-        let unknown = || ChoiceError::Unknown { expected: CRITERIA, found: text.to_owned() };
+        const EXPECTED: &str = concat!(criteria!(), " such as z=1.96 (above 0, at most 10)");
+        let unknown = || ChoiceError::Unknown { expected: EXPECTED, found: text.to_owned() };
         match text {
             "mae" => Ok(Self::MeanAbsolute),
             "mse" => Ok(Self::MeanSquared),

@@ -138,7 +138,7 @@ macro_rules! section {
         $(#[doc = $section_doc:literal])+
         pub struct $name:ident {
             $(
-                $(#[doc = $doc:literal])+
+                $(#[doc = $doc:expr])+
                 $key:ident: $type:ty = $default:expr $(, such as $example:literal)?;
             )+
         }

@@ -63,8 +63,10 @@ fn words_are_read_and_others_refused() {
 
 #[test]
 fn criteria() {
-    for text in ["mae", "mse", "p95", "z=1.96"] {
-        assert_eq!(text.parse::<Criterion>().unwrap().to_string(), text);
+    for criterion in Criterion::ALL {
+        let text = criterion.to_string();
+        assert_eq!(text.parse::<Criterion>(), Ok(criterion));
+        assert!(Criterion::WORDS.contains(text.trim_end_matches("1.96")), "{text}");
     }
     for text in ["z=0", "z=-1", "z=nan", "z=inf", "z=11", "z=", "rms", ""] {
         assert!(text.parse::<Criterion>().is_err(), "{text}");

@@ -127,8 +127,8 @@ pub(crate) struct SamplingArgs {
     /// Sample at this fixed rate per CPU-second. This turns the controller off.
     #[arg(long, value_name = "HZ")]
     pub(crate) rate: Option<Hertz>,
-    /// The error that the rate minimises: mae, mse, p95 or z=SCORE.
     #[arg(long, value_name = "ERROR", default_value_t = defaults().criterion)]
+    #[arg(help = format!("The error that the rate minimises: {}", Criterion::WORDS))]
     pub(crate) criterion: Criterion,
     /// Which threads a sample delays: independent (only the one it hits) or coupled (all running threads,
     /// because they wait for each other at barriers).
@@ -246,8 +246,8 @@ pub(crate) struct PlanArgs {
     /// Standard score of the interval whose upper end the rate minimises.
     #[arg(long, value_name = "SCORE", default_value_t = 1.96)]
     pub(crate) z: f64,
-    /// Another error to minimise: mae, mse, p95 or z=SCORE.
     #[arg(long, value_name = "ERROR", conflicts_with = "z")]
+    #[arg(help = format!("Another error to minimise: {}", Criterion::WORDS))]
     pub(crate) criterion: Option<Criterion>,
     /// Share of the CPU time that sampling may cost.
     #[arg(long, value_name = "SHARE", default_value_t = defaults().budget)]

@@ -193,6 +193,16 @@ fn measured(job: &PlanJob, plan: &Plan) -> String {
     }
 }
 
+/// The error that the criterion names, as the chart calls it.
+fn error_name(job: &PlanJob) -> &'static str {
+    match job.criterion {
+        config::Criterion::UpperBound { .. } => "upper end",
+        config::Criterion::MeanAbsolute => "mean absolute error",
+        config::Criterion::MeanSquared => "root of the mean squared error",
+        config::Criterion::Percentile95 => "95th percentile of the error",
+    }
+}
+
 /// What a run does that does not know how long it will last.
 fn anytime(job: &PlanJob, plan: &Plan) -> String {
     let Anytime { samples, rate_hz, loss } = plan.anytime;

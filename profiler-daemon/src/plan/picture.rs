@@ -1,8 +1,6 @@
 //! The plan as a chart: the error over the number of samples, the best number and the caps.
 
-use config::Criterion;
-
-use super::{Plan, Point, grouped, rate, seconds};
+use super::{Plan, Point, error_name, grouped, rate, seconds};
 use crate::plot::{Axis, Chart, Look, Mark, Rule, Scale, Series};
 use crate::settings::PlanJob;
 
@@ -57,16 +55,15 @@ fn times(job: &PlanJob, plan: &Plan) -> Vec<Series> {
 }
 
 fn errors(job: &PlanJob, plan: &Plan) -> Vec<Series> {
-    let name = match job.criterion {
-        Criterion::MeanAbsolute => "mean absolute error",
-        Criterion::MeanSquared => "root of the mean squared error",
-        Criterion::Percentile95 => "95th percentile of the error",
-        Criterion::UpperBound { .. } => "upper end",
-    };
     let true_s = job.true_s();
     let of = |y: &dyn Fn(&Point) -> f64| plan.curve.iter().map(|point| (point.samples, y(point))).collect();
     vec![
-        Series { name: name.to_owned(), points: of(&|point| point.error_s), look: Look::Line, tone: 0 },
+        Series {
+            name: error_name(job).to_owned(),
+            points: of(&|point| point.error_s),
+            look: Look::Line,
+            tone: 0,
+        },
         Series {
             name: "added by sampling".to_owned(),
             points: of(&|point| point.mean_s - true_s),

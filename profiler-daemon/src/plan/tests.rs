@@ -1,8 +1,9 @@
+use config::Criterion;
 use proptest::prelude::*;
 
 use super::*;
 
-fn job(horizon: &str, share: &str, overhead: &str, criterion: &str) -> PlanJob {
+fn job(horizon: &str, share: &str, overhead: &str, criterion: impl ToString) -> PlanJob {
     PlanJob {
         clock_tick_ns: None,
         horizon: horizon.parse().unwrap(),
@@ -10,7 +11,7 @@ fn job(horizon: &str, share: &str, overhead: &str, criterion: &str) -> PlanJob {
         overhead: overhead.parse().unwrap(),
         variance_ratio: 1.0,
         replicas: 1,
-        criterion: criterion.parse().unwrap(),
+        criterion: criterion.to_string().parse().unwrap(),
         budget: "1%".parse().unwrap(),
         file: None,
         json: false,
@@ -23,6 +24,11 @@ fn published() -> PlanJob {
 
 fn near(value: f64, expected: f64, tolerance: f64) {
     assert!((value - expected).abs() <= tolerance, "{value} is not {expected} ± {tolerance}");
+}
+
+#[test]
+fn the_settings_have_the_criteria_of_the_law() {
+    assert_eq!(Criterion::ALL.map(crate::run::criterion), profiler_core::rate::Criterion::ALL);
 }
 
 #[test]
@@ -42,7 +48,7 @@ fn the_chart_of_the_published_example() {
 
 #[test]
 fn the_curve_is_lowest_at_the_best_number_of_samples() {
-    for criterion in ["mae", "mse", "p95", "z=1.96", "z=0.1"] {
+    for criterion in Criterion::ALL.into_iter().chain([Criterion::UpperBound { z: 0.1 }]) {
         let plan = law::plan(&job("60s", "0.15", "12.6us", criterion)).unwrap();
         let lowest = plan.curve.iter().min_by(|a, b| a.error_s.total_cmp(&b.error_s)).unwrap();
         near(lowest.samples / plan.best.samples, 1.0, 0.03);
@@ -77,9 +83,9 @@ proptest! {
     #[test]
     fn every_plan_is_finite(
         horizon_ns in 1e6..2.6e15f64, share in 1e-9..0.999_999_999f64, part in 1e-12..0.999f64,
-        budget in 1e-9..0.5f64, index in 0usize..4, variance in prop_oneof![Just(1.0), 1e-6..1e3f64],
+        budget in 1e-9..0.5f64, index in 0..Criterion::ALL.len(), variance in prop_oneof![Just(1.0), 1e-6..1e3f64],
     ) {
-        let criterion = ["mae", "mse", "p95", "z=1.96"][index];
+        let criterion = Criterion::ALL[index];
         let overhead_ns = (horizon_ns * part).ceil();
         let mut job = job(&format!("{horizon_ns:.0}ns"), "0.5", &format!("{overhead_ns:.0}ns"), criterion);
         job.variance_ratio = variance;
@@ -111,7 +117,7 @@ fn timers_are_bound_by_the_kernels_tick() {
 /// The anytime law keeps its distance to the best at every end, the law for a horizon only near the horizon.
 #[test]
 fn both_laws_over_the_run() {
-    for criterion in ["mae", "mse", "p95", "z=1.96"] {
+    for criterion in Criterion::ALL {
         let job = job("300s", "0.2", "250us", criterion);
         let plan = law::plan(&job).unwrap();
         let (first, last) = (plan.moments[0], plan.moments[plan.moments.len() - 1]);
@@ -148,7 +154,7 @@ fn both_laws_of_the_published_example() {
 /// The rate goes with the cube root of the variance, the error at it too, and both laws alike.
 #[test]
 fn functions_that_run_on_need_fewer_samples() {
-    for criterion in ["mae", "mse", "p95", "z=1.96"] {
+    for criterion in Criterion::ALL {
         let independent = job("60s", "0.2", "10us", criterion);
         let visits = PlanJob { variance_ratio: 0.125, ..independent.clone() };
         let [one, other] = [&independent, &visits].map(|job| law::plan(job).unwrap());
@@ -165,7 +171,7 @@ fn functions_that_run_on_need_fewer_samples() {
 /// Each of R replicas samples by the cube root of their number, and so falls the error of all together.
 #[test]
 fn replicas_need_fewer_samples_each_and_know_more_together() {
-    for criterion in ["mae", "mse", "p95", "z=1.96"] {
+    for criterion in Criterion::ALL {
         let alone = PlanJob { budget: "50%".parse().unwrap(), ..job("60s", "0.2", "10us", criterion) };
         for replicas in [1, 8, 1_000] {
             let job = PlanJob { replicas, ..alone.clone() };

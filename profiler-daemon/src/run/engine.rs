@@ -167,15 +167,15 @@ impl<L: DecisionLog> Engine<L> {
             stack_bytes: CopySize::default().bytes(),
             mappings: true,
         };
-        let mut sampler = match how.timers {
-            Some(timers) => Source::Timers(timers),
+        let sampler = match how.timers {
+            Some(mut timers) => {
+                timers.set_copy(settings);
+                timers.set_period(settings.period_ns);
+                timers.charge(how.costs.at_tick);
+                Source::Timers(timers)
+            }
             None => Source::Perf(Box::new(PerfSampler::open(how.access, how.attachment, settings, dither)?)),
         };
-        if let Source::Timers(timers) = &mut sampler {
-            timers.set_copy(settings);
-            timers.set_period(settings.period_ns);
-            timers.charge(how.costs.at_tick);
-        }
         let bursts = match sampler.is_inside() {
             true => HandlerBursts::by_itself(),
             false => HandlerBursts::new(how.costs.per_handler_ns.is_some()),

@@ -42,7 +42,10 @@ macro_rules! either {
 impl Source {
     /// Whether samples are taken inside of the target's processes.
     pub(crate) fn is_inside(&self) -> bool {
-        matches!(self, Self::Timers(_))
+        match self {
+            Self::Perf(_) => false,
+            Self::Timers(_) => true,
+        }
     }
 
     /// Starts the clocks.
@@ -55,8 +58,9 @@ impl Source {
 
     /// Where the clocks are others' and rest while they hear nothing of us: a sign of life, after what took long.
     pub(crate) fn beat(&mut self) {
-        if let Self::Timers(timers) = self {
-            timers.beat();
+        match self {
+            Self::Perf(_) => {}
+            Self::Timers(timers) => timers.beat(),
         }
     }
 
@@ -90,8 +94,9 @@ impl Source {
 
     /// See [`PerfSampler::close_outgoing`].
     pub(crate) fn close_outgoing(&mut self) {
-        if let Self::Perf(perf) = self {
-            perf.close_outgoing();
+        match self {
+            Self::Perf(perf) => perf.close_outgoing(),
+            Self::Timers(_) => {}
         }
     }
 
@@ -115,8 +120,9 @@ impl Source {
 
     /// Draws new periods for those clocks that are due; timers do so by themselves.
     pub(crate) fn redraw(&mut self) {
-        if let Self::Perf(perf) = self {
-            perf.redraw();
+        match self {
+            Self::Perf(perf) => perf.redraw(),
+            Self::Timers(_) => {}
         }
     }
 
@@ -148,8 +154,9 @@ impl Source {
 
     /// Names, forks and exits on whole CPUs are read there; to be said before the clocks start.
     pub(crate) fn share_reports(&mut self, shared: &SharedReports) {
-        if let Self::Perf(perf) = self {
-            perf.share_reports(shared.clone());
+        match self {
+            Self::Perf(perf) => perf.share_reports(shared.clone()),
+            Self::Timers(_) => {}
         }
     }
 
@@ -173,7 +180,10 @@ impl Source {
 
     /// Whether the clocks are attached to so few threads that what these do is looked at often.
     pub(crate) fn few_threads(&self) -> bool {
-        matches!(self, Self::Perf(perf) if perf.few_threads())
+        match self {
+            Self::Perf(perf) => perf.few_threads(),
+            Self::Timers(_) => false,
+        }
     }
 
     /// What the clocks are attached to.
@@ -218,6 +228,9 @@ impl Source {
 
     /// Whether CPUs have come or gone since the clocks were opened.
     pub(crate) fn cpus_changed(&self) -> bool {
-        matches!(self, Self::Perf(perf) if perf.cpus_changed())
+        match self {
+            Self::Perf(perf) => perf.cpus_changed(),
+            Self::Timers(_) => false,
+        }
     }
 }

@@ -1,17 +1,12 @@
 //! What a profile is optimised for, and how bias and deviation make up its error.
 
 use std::f64::consts::FRAC_1_SQRT_2;
-use std::fmt;
-use std::str::FromStr;
 
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 use statrs::distribution::{Continuous, ContinuousCDF, Normal};
 
-use super::error::{ModelError, positive};
-
 /// What "least wrong" means.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(try_from = "String", into = "String")]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Deserialize)]
 pub enum Criterion {
     /// The upper end of a confidence interval with standard score `z` (Stoker, eq. 4.13).
     UpperCurve {
@@ -28,6 +23,10 @@ pub enum Criterion {
 }
 
 impl Criterion {
+    /// Every criterion, the upper curve at 95%.
+    pub const ALL: [Self; 4] =
+        [Self::UpperCurve { z: 1.96 }, Self::MeanSquared, Self::MeanAbsolute, Self::P95];
+
     /// The ratio of bias to standard deviation at the optimum; the law's only dependence on the criterion.
     ///
     /// With u = bias/sd it is z/2 for the upper curve, 1/√2 for the mean square, the root of u(2Φ(u)−1) =
@@ -50,6 +49,14 @@ impl Criterion {
             Criterion::MeanSquared => bias.hypot(deviation),
             Criterion::MeanAbsolute => mean_absolute(bias.abs(), deviation),
             Criterion::P95 => percentile_95(bias.abs(), deviation),
+        }
+    }
+
+    /// Whether the error of several profiles together is the mean of their squared errors, not of their errors.
+    pub(super) fn averages_squares(self) -> bool {
+        match self {
+            Criterion::MeanSquared => true,
+            Criterion::UpperCurve { .. } | Criterion::MeanAbsolute | Criterion::P95 => false,
         }
     }
 }
@@ -85,47 +92,4 @@ fn percentile_95(bias: f64, deviation: f64) -> f64 {
         if below < 0.95 { low = middle } else { high = middle }
     }
     deviation * 0.5 * (low + high)
-}
-
-impl fmt::Display for Criterion {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Criterion::UpperCurve { z } => write!(f, "z={z}"),
-            Criterion::MeanSquared => f.write_str("mse"),
-            Criterion::MeanAbsolute => f.write_str("mae"),
-            Criterion::P95 => f.write_str("p95"),
-        }
-    }
-}
-
-impl FromStr for Criterion {
-    type Err = ModelError;
-
-    /// Reads `mae`, `mse`, `p95` or `z=1.96`.
-    fn from_str(text: &str) -> Result<Self, ModelError> {
-        match text.trim() {
-            "mae" => Ok(Criterion::MeanAbsolute),
-            "mse" => Ok(Criterion::MeanSquared),
-            "p95" => Ok(Criterion::P95),
-            other => {
-                let unknown = || ModelError::UnknownCriterion(other.to_owned());
-                let z = other.strip_prefix("z=").ok_or_else(unknown)?.parse().map_err(|_| unknown())?;
-                Ok(Criterion::UpperCurve { z: positive("z", z)? })
-            }
-        }
-    }
-}
-
-impl TryFrom<String> for Criterion {
-    type Error = ModelError;
-
-    fn try_from(text: String) -> Result<Self, ModelError> {
-        text.parse()
-    }
-}
-
-impl From<Criterion> for String {
-    fn from(criterion: Criterion) -> String {
-        criterion.to_string()
-    }
 }

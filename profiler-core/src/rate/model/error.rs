@@ -15,9 +15,6 @@ pub enum ModelError {
     /// A share is not in (0, 1].
     #[error("a share must be above 0 and at most 1, not {0}")]
     NotAShare(f64),
-    /// A criterion that is none of `mae`, `mse`, `p95` and `z=NUMBER`.
-    #[error("unknown criterion {0:?}: expected mae, mse, p95 or z=1.96")]
-    UnknownCriterion(String),
 }
 
 /// `value`, if it is a finite number above zero.

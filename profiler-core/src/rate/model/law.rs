@@ -191,7 +191,7 @@ impl Law {
     /// The mean of 1/√(R·W) over the horizons, in the sense in which the criterion averages.
     fn noise(&self) -> Result<f64, ModelError> {
         let replicas = positive("the number of replicas", self.replicas)?;
-        let squares = self.overhead_se_s.is_some() || self.criterion == Criterion::MeanSquared;
+        let squares = self.overhead_se_s.is_some() || self.criterion.averages_squares();
         let (mut sum, mut weights) = (0.0, 0.0);
         for horizon in &self.horizons {
             let w = positive("the horizon", horizon.cpu_s)? * replicas;
