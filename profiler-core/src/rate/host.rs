@@ -14,8 +14,11 @@ const CALM_NS: u64 = 1_000_000_000;
 const DEAD_BAND: f64 = 1.1;
 /// Part of the budget that names may keep from samples: profiles would be named well and say little otherwise.
 const MOST_FOR_NAMES: f64 = 0.35;
-/// By how much budgets may exceed what there is before that is wrong: their controllers aim at nine tenths of them.
+/// Granted budgets may exceed what is available by this factor before it is shared anew at once; controllers aim at
+/// nine tenths of theirs.
 const SLACK: f64 = 1.05;
+/// A budget that is too small for so long is too small for what there is, and not for a burst (ns).
+const SHORT_NS: u64 = 30_000_000_000;
 
 /// The budget of a host, for all targets and for what is spent on none of them.
 ///
@@ -25,7 +28,7 @@ const SLACK: f64 = 1.05;
 pub struct HostBudget {
     cpus: f64,
     spending: Spending,
-    /// The same without names, of what these leave.
+    /// Spending other than on names, against the budget that remains after what is reserved for names.
     beside_names: Spending,
     set_up: SetUp,
     /// What names took, as a matter of the minutes that follow.
@@ -34,6 +37,8 @@ pub struct HostBudget {
     expected_names_cpus: f64,
     last_ns: Option<u64>,
     shared_ns: Option<u64>,
+    /// Since when there is less than the lowest rates of all targets need (ns).
+    short_since_ns: Option<u64>,
     worst_10s_ratio: f64,
 }
 
@@ -49,6 +54,7 @@ impl HostBudget {
             expected_names_cpus: 0.0,
             last_ns: None,
             shared_ns: None,
+            short_since_ns: None,
             worst_10s_ratio: 0.0,
         }
     }
@@ -80,8 +86,8 @@ impl HostBudget {
         self.expected_names_cpus = cpus;
     }
 
-    /// What samples leave for names: what these took over minutes, and are expected to. A window that is named, and somebody who asks,
-    /// change it little, so that no rate follows them up and down.
+    /// CPUs reserved for names: the larger of what they took, averaged over minutes, and what they are expected to
+    /// take, within 35% of the budget. The average keeps one window or request from changing the rates.
     fn kept_for_names_cpus(&self) -> f64 {
         self.names.due_cpus().max(self.expected_names_cpus).clamp(0.0, self.most_for_names_cpus())
     }
@@ -116,8 +122,8 @@ impl HostBudget {
     }
 
     /// Shares what may be spent: once a second, and at once where the budgets in force (`granted`, in the order of the
-    /// demands) would spend more than that. What of them is near enough stays. `housekeeping_cpus` is what is spent on no
-    /// target, but for names.
+    /// demands) would spend more than that. Budgets within 10% of the new ones stay, unless together they would exceed
+    /// what is left by 5%. `housekeeping_cpus` is spent on no target; names are not in it.
     pub fn share(
         &mut self,
         at_ns: u64,
@@ -132,6 +138,7 @@ impl HostBudget {
         }
         self.shared_ns = Some(at_ns);
         let mut shares = share(demands, left_cpus);
+        self.short_since_ns = shares.is_short.then(|| self.short_since_ns.unwrap_or(at_ns));
         let steady: Vec<f64> =
             shares.of.iter().zip(granted).map(|(new, old)| steadied(new.granted_ratio, *old)).collect();
         if steady.len() == demands.len() && would_spend(demands, &steady) <= SLACK * left_cpus {
@@ -142,6 +149,11 @@ impl HostBudget {
                 .for_each(|(share, granted_ratio)| share.granted_ratio = granted_ratio);
         }
         Some(shares)
+    }
+
+    /// Whether the budget has been less than the lowest rates of all targets need for half a minute: there are too many targets for it.
+    pub fn is_short(&self, at_ns: u64) -> bool {
+        self.short_since_ns.is_some_and(|since_ns| at_ns.saturating_sub(since_ns) >= SHORT_NS)
     }
 
     /// What may be spent on targets that are as busy as expected over their busiest ten seconds, so that each window of ten

@@ -237,6 +237,12 @@ impl Daemon {
                 targets.failed
             ));
         }
+        if self.budget.is_short(now_ns) {
+            degraded.push(
+                "the host's budget is less than sampling takes at the lowest rates; raise `budget.host`, or profile fewer targets"
+                    .to_owned(),
+            );
+        }
         let host = self.host_status();
         if host.targets_cpu_s > MORE_THAN_ALL * host.busy_cpu_s + CLOCKS_APART_S {
             degraded.push(format!(

@@ -87,6 +87,20 @@ fn it_is_shared_once_a_second_or_when_it_would_be_overspent() {
 }
 
 #[test]
+fn it_is_short_when_half_a_minute_long_the_lowest_rates_need_more() {
+    let demands = [busy(1.0)];
+    let mut host = HostBudget::new(1e-6);
+    for second in 0..=30 {
+        let at_ns = second * 1_000_000_000;
+        assert!(host.share(at_ns, 0.0, &demands, &[]).is_some_and(|shares| shares.is_short));
+        assert_eq!(host.is_short(at_ns), second == 30, "{second}");
+    }
+    host.set_cpus(0.02);
+    assert!(host.share(31_000_000_000, 0.0, &demands, &[]).is_some_and(|shares| !shares.is_short));
+    assert!(!host.is_short(90_000_000_000), "there is enough again");
+}
+
+#[test]
 fn a_clock_that_stands_or_goes_back_spends_no_budget_twice() {
     let mut host = HostBudget::new(0.02);
     host.book(5 * TICK_NS, 1.0, 0.0, 0.0);
