@@ -19,7 +19,7 @@ use crate::stack::{Frame, GeneratedCode, ObjectId};
 const MAX_PROCESSES: usize = 1_000;
 /// Names that have a shared entry. Still later ones share a last one.
 const MAX_SHARED_NAMES: usize = 1_000;
-/// In a round the windows of all targets end, one after the other: one that holds a sample ends by the end of the second.
+/// In a round the window of each target ends once: one that holds a sample ends by the end of the second round.
 const ROUNDS_A_SAMPLE_LASTS: u8 = 2;
 /// The name of that last one.
 const OTHER_NAMES: &str = "[others]";
@@ -71,8 +71,9 @@ impl Process {
         Frame { object, ..frame }
     }
 
-    /// Notes that a sample was counted under its entry in the profile, which stays from now on.
-    pub(crate) fn note_sample(&self) {
+    /// Notes that a sample was counted under its entry in the profile, or may be handed on: the entry stays until all windows have
+    /// ended that it may be in.
+    pub fn note_sample(&self) {
         self.sampled_for.set(ROUNDS_A_SAMPLE_LASTS);
     }
 }

@@ -4,6 +4,7 @@
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
+use crate::choices::criteria;
 use crate::section::section;
 use crate::{
     AttachMode, Backend, Bytes, Criterion, Hertz, Mode, Ratio, SamplingSettings, Span, Threads, Unwind,
@@ -29,7 +30,7 @@ section! {
         horizon: Span = Span::from_secs(60);
         /// Fixed rate in samples per CPU-second. This turns the controller off.
         rate: Option<Hertz> = None, such as "\"99Hz\"";
-        /// The error that the rate minimises: mae, mse, p95 or z=SCORE.
+        #[doc = concat!(" The error that the rate minimises: ", criteria!(), ".")]
         criterion: Criterion = SamplingSettings::default().criterion;
         /// Which threads a sample delays: independent (only the one it hits) or coupled (all running threads,
         /// because they wait for each other at barriers).
@@ -56,7 +57,8 @@ section! {
         /// Room for all of them together.
         bytes: Bytes = Bytes::new(2 << 30);
         /// Time that one profile of a target covers, and that is lost if the power fails. Up to six times as
-        /// long if naming and storing so many would take more than 15% of the host's budget.
+        /// long if naming and storing so many would take more than 15% of the host's budget. Where more
+        /// than eight targets began together, some windows are up to 1.75 times as long: they end in turn.
         window: Span = Span::from_secs(60);
         /// Age at which windows are merged into one file for each hour, with a time resolution of a minute.
         hourly_after: Span = Span::from_secs(5 * 60);

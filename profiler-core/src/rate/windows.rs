@@ -19,8 +19,10 @@ const MOST_STRETCHED: u64 = 6;
 
 /// Batches in which the windows of many targets end.
 const BATCHES: usize = 6;
-/// Of so few targets all end at once.
+/// Of so few targets all may end at once.
 const FEWEST_AT_ONCE: usize = 8;
+/// How often it is looked for windows that are over (ns).
+const TICK_NS: u64 = 1_000_000_000;
 
 /// Learns what a window costs.
 #[derive(Clone, Debug, Default)]
@@ -62,16 +64,25 @@ impl WindowLength {
     }
 }
 
-/// Of so many targets that share a sampler the windows of so many may end at once: to hand over those of hundreds would hold up
-/// sampling, and take what is budgeted for ten seconds.
-pub fn windows_at_once(targets: usize) -> usize {
-    targets.div_ceil(BATCHES).max(FEWEST_AT_ONCE)
+/// How many windows of this length may end at once, of so many targets that share a sampler: to hand over those of hundreds would
+/// hold up sampling, and take what is budgeted for ten seconds.
+pub fn windows_at_once(targets: usize, window_ns: u64) -> usize {
+    targets.div_ceil(batches(window_ns)).max(FEWEST_AT_ONCE)
 }
 
-/// How long after some windows of this length have ended the next ones may (ns). Targets that all came at once end theirs one batch
-/// after the other from the first one on, which is longer than asked for by that.
+/// How long after some windows of this length have ended the next ones may (ns), where it is looked every [`TICK_NS`].
 pub fn window_batch_pause_ns(window_ns: u64) -> u64 {
-    window_ns / (BATCHES + 2) as u64
+    (window_ns / (batches(window_ns) + 2) as u64).saturating_sub(TICK_NS / 2)
+}
+
+/// The longest window where this length is wanted (ns): targets whose windows began together end them one batch after the other.
+pub fn longest_window_ns(window_ns: u64) -> u64 {
+    window_ns.saturating_add(window_ns / 4 * 3).saturating_add(TICK_NS)
+}
+
+/// A batch takes two ticks at most where windows are short.
+fn batches(window_ns: u64) -> usize {
+    (window_ns / (2 * TICK_NS)).clamp(1, BATCHES as u64) as usize
 }
 
 /// The mean, to which none adds more than [`DEAREST`] times the median.
@@ -144,36 +155,45 @@ mod tests {
         assert!((each_ns - (40.0 * 3e6 + 24.0 * 1e6) / 64.0).abs() < 1.0, "{each_ns}");
     }
 
-    #[test]
-    fn windows_of_many_targets_end_in_turn_and_none_of_them_late() {
-        for targets in [1, 8, 19, 200, 500, 2_000] {
-            let window_ns = 60 * SECOND;
-            let mut begun_ns = vec![0; targets];
-            let (mut next_ns, mut longest_ns) = (0, 0);
-            for now_ns in (1..=1_000).map(|second| second * SECOND) {
-                if now_ns < next_ns {
-                    continue;
-                }
-                let over = begun_ns.iter_mut().filter(|begun_ns| now_ns - **begun_ns >= window_ns);
-                let mut ended = 0;
-                for begun_ns in over.take(windows_at_once(targets)) {
-                    longest_ns = longest_ns.max(now_ns - std::mem::replace(begun_ns, now_ns));
-                    ended += 1;
-                }
-                if ended > 0 {
-                    next_ns = now_ns + window_batch_pause_ns(window_ns);
-                }
+    /// Windows that all begin at once, ended in turn for twenty lengths: the longest of them, the longest at last, and how many end
+    /// at once.
+    fn in_turn(targets: usize, window_ns: u64) -> (u64, u64, usize) {
+        let mut begun_ns = vec![0; targets];
+        let (mut next_ns, mut longest_ns, mut last_ns, mut most) = (0, 0, 0, 0);
+        let until_ns = 20 * window_ns;
+        for now_ns in (1..).map(|tick| tick * TICK_NS).take_while(|now_ns| *now_ns <= until_ns) {
+            let over = begun_ns.iter_mut().filter(|begun_ns| now_ns - **begun_ns >= window_ns);
+            let mut ended = 0;
+            for begun_ns in over.take(if now_ns < next_ns { 0 } else { windows_at_once(targets, window_ns) })
+            {
+                let length_ns = now_ns - std::mem::replace(begun_ns, now_ns);
+                longest_ns = length_ns.max(longest_ns);
+                last_ns = if now_ns > until_ns / 2 { length_ns.max(last_ns) } else { 0 };
+                ended += 1;
             }
-            assert!(
-                longest_ns <= if targets <= 8 { window_ns } else { window_ns * 7 / 4 },
-                "{targets}: {longest_ns}"
-            );
-            begun_ns.sort_unstable();
-            let at_once = begun_ns.chunk_by(|one, other| one == other).map(<[u64]>::len).max();
-            assert!(
-                at_once.is_some_and(|at_once| at_once <= windows_at_once(targets)),
-                "{targets}: {at_once:?}"
-            );
+            if ended > 0 {
+                next_ns = now_ns + window_batch_pause_ns(window_ns);
+                most = ended.max(most);
+            }
+        }
+        (longest_ns, last_ns, most)
+    }
+
+    #[test]
+    fn windows_of_many_targets_end_in_turn_and_are_soon_as_long_as_asked() {
+        for seconds in (1..=60).chain([300, 3_600]) {
+            for targets in [1, 8, 19, 41, 200, 2_000] {
+                let window_ns = seconds * SECOND;
+                let (longest_ns, last_ns, most) = in_turn(targets, window_ns);
+                let case = format!("{targets} of {seconds} s");
+                assert!(longest_ns <= longest_window_ns(window_ns), "{case}: {longest_ns}");
+                assert!(last_ns <= window_ns + TICK_NS, "{case}: {last_ns}");
+                assert!(
+                    most <= windows_at_once(targets, window_ns) && (targets > 8 || most == targets),
+                    "{case}: {most}"
+                );
+                assert!(seconds < 12 || most <= (targets.div_ceil(6)).max(8), "{case}: {most}");
+            }
         }
     }
 

@@ -223,8 +223,8 @@ impl Daemon {
             return;
         };
         let Some(owners) = &shared.engine.session.owners else { return };
-        let mut over = owners.begun_before(now_ns.saturating_sub(window_ns));
-        over.truncate(windows_at_once(owners.shares().count()));
+        let mut over = owners.begun_by(now_ns.saturating_sub(window_ns));
+        over.truncate(windows_at_once(owners.shares().count(), window_ns));
         if !over.is_empty() {
             shared.next_batch_ns = now_ns + window_batch_pause_ns(window_ns);
             self.cut_shared(|engine| engine.cut_shares(&over));

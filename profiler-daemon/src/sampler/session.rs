@@ -10,7 +10,9 @@ mod ended;
 mod exits;
 mod lost;
 mod maps;
+mod members;
 mod owners;
+mod readings;
 
 use std::hash::{BuildHasher, Hash};
 use std::sync::Arc;
@@ -19,7 +21,7 @@ use profiler_core::aggregate::{Aggregator, Chain};
 use profiler_core::handler_trace::HandledSample;
 use profiler_core::process::ProcessTable;
 use profiler_core::profile::Outcome;
-use profiler_core::rate::{Reading, ThreadVisits, TopShares};
+use profiler_core::rate::{ThreadVisits, TopShares};
 use profiler_core::record::{RawSample, Record, Task};
 use profiler_core::stack::{Frame, ObjectId};
 use profiler_core::stats;
@@ -40,6 +42,7 @@ use self::exits::Exits;
 use self::lost::Losses;
 use self::owners::Sampled;
 pub(crate) use self::owners::{Owner, Owners, Share};
+use self::readings::LastReading;
 use super::handler_time::RecentSamples;
 use super::own_time::OwnTime;
 use super::perf::Drained;
@@ -48,7 +51,7 @@ use super::target_cpu::TargetCpu;
 use crate::cgroup::Cgroup;
 use crate::jit::JitStore;
 use crate::objects::{ObjectStore, Symbols};
-use crate::sys::{clock, family, limits, procfs};
+use crate::sys::{clock, limits};
 
 /// Who created whom, and who began another program: what records told of the target's processes.
 #[derive(Debug, Default)]
@@ -65,13 +68,6 @@ const MOST_AT_ONCE: u64 = u32::MAX as u64;
 /// Events that are kept until somebody asks for them; later ones are found out in another way.
 const MOST_PROCESS_EVENTS: usize = 1 << 14;
 
-/// Own CPU time when something began that is done once (ns): all of it, and what reading tables took.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct OnceFrom {
-    own_ns: u64,
-    tables_ns: u64,
-}
-
 /// Everything known about the target.
 pub(crate) struct Session {
     pub(crate) processes: ProcessTable,
@@ -80,7 +76,7 @@ pub(crate) struct Session {
     pub(crate) cpu: TargetCpu,
     pub(crate) choice: MethodChoice,
     pub(crate) copy: CopySize,
-    /// Whose stacks both rest on.
+    /// The processes whose stacks `choice` and `copy` were learnt from.
     basis: Basis,
     pub(crate) counts: Counts,
     pub(crate) recent: RecentSamples,
@@ -95,7 +91,7 @@ pub(crate) struct Session {
     group: Option<Arc<Cgroup>>,
     /// Whether an unknown process that is sampled belongs to the target.
     meets_unknown: bool,
-    /// Those that do not all the same.
+    /// Processes that don't belong to it even where unknown ones do: those of other targets.
     excluded: FxHashSet<u32>,
     /// What processes are called that may be met when they have ended.
     names: Names,
@@ -144,36 +140,6 @@ struct Buffers {
     user: Vec<u64>,
     by_frame_pointer: Vec<u64>,
     places: Vec<u64>,
-}
-
-#[derive(Clone, Copy, Default)]
-struct LastReading {
-    counts: Counts,
-    target_cpu_ns: u64,
-    self_cpu_ns: u64,
-    self_once_ns: u64,
-}
-
-impl LastReading {
-    fn since(&self, last: &Self, at_ns: u64) -> Reading {
-        Reading {
-            at_ns,
-            target_cpu_ns: self.target_cpu_ns.saturating_sub(last.target_cpu_ns),
-            self_cpu_ns: self.self_cpu_ns - last.self_cpu_ns,
-            self_once_ns: self.self_once_ns - last.self_once_ns,
-            samples: self.counts.samples - last.counts.samples,
-            foreign_samples: self.counts.foreign - last.counts.foreign,
-            frames: self.counts.frames - last.counts.frames,
-            stack_bytes: self.counts.stack_bytes - last.counts.stack_bytes,
-            lost: self.counts.lost.saturating_sub(last.counts.lost) + self.counts.doubled
-                - last.counts.doubled,
-            switches: 0,
-            side_records: self.counts.side_records - last.counts.side_records,
-            foreign_side_records: self.counts.foreign_side_records - last.counts.foreign_side_records,
-            forks: self.counts.forks - last.counts.forks,
-            trace_records: 0,
-        }
-    }
 }
 
 impl Session {
@@ -227,172 +193,6 @@ impl Session {
     /// Notes what the target's processes have told of the code that they generate: before the samples that hit it.
     pub(crate) fn refresh_code(&mut self) {
         self.jit.refresh(&self.objects.roots);
-    }
-
-    /// A program has ended: its process did, or goes on to be another one.
-    fn program_ended(&mut self, pid: u32) {
-        self.earlier.forget_process(pid);
-        self.deeper.forget(pid);
-        let counted = match &self.owners {
-            Some(owners) => owners.counted_of(pid),
-            None => Some(&self.aggregator),
-        };
-        if let (Some(process), Some(counted)) = (self.processes.get(pid), counted) {
-            let frames = counted.frames().frames();
-            self.jit.ended(process.index, frames, &self.objects.roots, &self.objects.names);
-        }
-    }
-
-    /// Follows a child that has yet to execute `program`. Until it does, samples keep their kernel frames, which are the start of that
-    /// program, and lose their user frames, which are the profiler's own code.
-    pub(crate) fn await_exec(&mut self, pid: u32, program: &str) {
-        self.processes.adopt(pid, program);
-        self.cpu.adopt(pid);
-        self.awaited = Some(pid);
-    }
-
-    /// The target is whatever is in this group and below, and whatever comes into it; `alone` says that nobody else is
-    /// sampled, so that an unknown process must be one that has come into it.
-    pub(crate) fn follow_group(&mut self, group: Arc<Cgroup>, alone: bool) {
-        self.meets_unknown = alone;
-        self.cpu.follow_group(Arc::clone(&group));
-        self.group = Some(group);
-    }
-
-    /// The targets are many, and all are sampled by this session: every process belongs to one of them, or to none once that is known.
-    pub(crate) fn follow_owners(&mut self) {
-        self.follow_everything();
-        self.owners = Some(Owners::default());
-    }
-
-    /// There are other targets, to which processes may go that this one's have created.
-    pub(crate) fn is_one_of_many(&mut self) {
-        self.clocked_cpu = Some(ClockedCpu::default());
-    }
-
-    /// A look has found that a process belongs to this target from now on, or to none. `is_program` says that a process belongs to the
-    /// target for its program: others of that name are taken for its too, if they end before a look.
-    pub(crate) fn assign(&mut self, pid: u32, owner: Option<Owner>, is_program: bool) {
-        let process = self.processes.get(pid).map(|process| process.index);
-        let program = process.map(|index| self.processes.infos()[index.0 as usize].comm.clone());
-        let Some(owners) = &mut self.owners else { return };
-        if let (Some(owner), Some(program), true) = (owner, program, is_program) {
-            owners.note_program(program, owner);
-        }
-        owners.assign(pid, owner);
-        if owners.is_nobodys(pid) {
-            self.let_go(pid);
-        }
-    }
-
-    /// A look at all processes has ended, and each that belongs to a target was assigned.
-    pub(crate) fn look_ended(&mut self) {
-        let Some(owners) = &mut self.owners else { return };
-        let unassigned = owners.look_ended(procfs::has_ended);
-        unassigned.ended.into_iter().for_each(|pid| self.may_have_ended(pid));
-        unassigned.nobodys.into_iter().for_each(|pid| self.let_go(pid));
-    }
-
-    /// What a process does is counted no more.
-    fn let_go(&mut self, pid: u32) {
-        self.clocked_cpu.iter_mut().for_each(|cpu| cpu.left(pid));
-        self.program_ended(pid);
-        self.processes.forget(pid);
-        self.rereads.forget(pid);
-        self.cpu.leave(pid);
-    }
-
-    /// The target is every process of the machine but those that are excluded, now and to come.
-    pub(crate) fn follow_everything(&mut self) {
-        self.meets_unknown = true;
-        self.cpu.follow_machine();
-    }
-
-    /// These processes belong to other targets, which are sampled: they and what they create are none of this one's, and all
-    /// others are.
-    pub(crate) fn exclude(&mut self, others: &FxHashSet<u32>) {
-        let theirs: Vec<u32> =
-            self.processes.live().map(|(pid, _)| pid).filter(|pid| others.contains(pid)).collect();
-        theirs.into_iter().for_each(|pid| self.leave(pid));
-        self.excluded.clone_from(others);
-    }
-
-    /// This one does, whoever creates it.
-    pub(crate) fn exclude_one(&mut self, pid: u32) {
-        self.excluded.insert(pid);
-        if self.processes.contains(pid) {
-            self.leave(pid);
-        }
-    }
-
-    /// It does so no longer, or has ended.
-    pub(crate) fn include(&mut self, pid: u32) {
-        self.excluded.remove(&pid);
-    }
-
-    /// The group, where the target is whatever is in it.
-    pub(crate) fn group(&self) -> Option<&Arc<Cgroup>> {
-        self.group.as_ref()
-    }
-
-    /// Follows a process that has come into the group by itself; the error says which of its code has no names.
-    /// Nothing happens if it has ended, or is this process.
-    pub(crate) fn meet(&mut self, pid: u32) -> Result<(), ::procfs::ProcError> {
-        if family::is_ours(pid) || procfs::has_ended(pid) {
-            return Ok(());
-        }
-        self.unwinder.note_change();
-        self.adopt(pid)
-    }
-
-    /// The same by a sample: a process that has ended meanwhile has used CPU time all the same, and is known until the next
-    /// reading. This process is nobody's target.
-    fn meet_by_sample(&mut self, pid: u32) {
-        if !family::is_ours(pid) {
-            self.unwinder.note_change();
-            let _ = self.adopt(pid); // unnamed code is counted as such
-            if clock::process_cpu_ns(pid).is_none() {
-                self.exits.doubt(pid);
-            }
-        }
-    }
-
-    /// A process has left the target.
-    pub(crate) fn leave(&mut self, pid: u32) {
-        if let Some(owners) = &mut self.owners {
-            owners.leave(pid);
-        }
-        self.let_go(pid);
-    }
-
-    /// A process is to be looked at in the next reading: its end may have been on a record that was lost.
-    pub(crate) fn may_have_ended(&mut self, pid: u32) {
-        self.exits.doubt(pid);
-    }
-
-    /// Whether the next reading finds out who has ended.
-    pub(crate) fn awaits_reading(&self) -> bool {
-        !self.gone.is_empty() || !self.exits.is_empty()
-    }
-
-    /// CPU time charged to the target between the beginning and the last reading (ns).
-    pub(crate) fn target_cpu_ns(&self) -> u64 {
-        self.last_reading.target_cpu_ns.saturating_sub(self.first_reading.target_cpu_ns)
-    }
-
-    /// CPU time charged to the target until the last reading, whenever it was followed (ns).
-    pub(crate) fn cpu_now_ns(&self) -> u64 {
-        self.last_reading.target_cpu_ns
-    }
-
-    /// Our own CPU time between the beginning and the last reading (ns).
-    pub(crate) fn self_cpu_ns(&self) -> u64 {
-        self.last_reading.self_cpu_ns - self.first_reading.self_cpu_ns
-    }
-
-    /// Our own CPU time before sampling began, where that is none of the above (ns).
-    pub(crate) fn setup_cpu_ns(&self) -> u64 {
-        self.first_reading.self_cpu_ns
     }
 
     /// Sampling begins now: what was used before does not count.
@@ -685,68 +485,12 @@ impl Session {
             Some(owners) => owners.add(process, chain, sampled),
             None => Some(self.aggregator.add(process, chain, done_ns)),
         };
-        let Some((outcome, function)) = counted else { return }; // everybody's are assigned, or wait
+        let Some((outcome, function)) = counted else { return }; // the process belongs to no target
         self.clocked_cpu.iter_mut().for_each(|cpu| cpu.sampled(sample.pid, weight_ns));
         self.visits.sampled(sample.tid, key(function), weight_ns);
         self.counts.truncated.add(outcome, 1);
         if is_untold {
             self.look_for_callers(sample);
-        }
-    }
-
-    /// What happened since the last reading; a new one begins.
-    pub(crate) fn reading(&mut self, switches: u64) -> Reading {
-        let (target_cpu_ns, gone) = self.cpu.read();
-        let target_cpu_ns = self.cpu_among_many(target_cpu_ns);
-        // A process may outlive its first thread, and a zombie its program.
-        // Its last samples may still be on their way: it is known until the next reading, unless its number is taken again.
-        for pid in self.exits.take(std::mem::replace(&mut self.gone, gone), procfs::has_ended) {
-            self.clocked_cpu.iter_mut().for_each(|cpu| cpu.left(pid));
-            self.program_ended(pid);
-            if let Some(owners) = &mut self.owners {
-                let process = self.processes.get(pid).map(|process| process.index);
-                owners
-                    .ended(pid, process.map(|index| self.processes.infos()[index.0 as usize].comm.as_str()));
-            }
-            self.processes.forget(pid);
-            self.rereads.forget(pid);
-        }
-        let now = self.now(target_cpu_ns);
-        let last = std::mem::replace(&mut self.last_reading, now);
-        Reading { switches, ..now.since(&last, clock::monotonic_ns()) }
-    }
-
-    /// CPU time of one target of many, by itself; else what is known of the one that there is, or of the machine that many share (ns).
-    fn cpu_among_many(&mut self, target_cpu_ns: u64) -> u64 {
-        if let Some(cpu) = &mut self.clocked_cpu {
-            return cpu.read();
-        }
-        self.owners.iter_mut().for_each(|owners| owners.read_clocks(false));
-        target_cpu_ns
-    }
-
-    /// What happened since the last reading, without the target's CPU time, which takes longer to read.
-    pub(crate) fn since_last_reading(&self, now_ns: u64) -> Reading {
-        self.now(self.last_reading.target_cpu_ns).since(&self.last_reading, now_ns)
-    }
-
-    /// What is spent from now on until [`Self::spent_once`] pays for the minutes that follow, like reading tables.
-    pub(crate) fn begin_once(&self) -> OnceFrom {
-        OnceFrom { own_ns: self.own_time.now_ns(), tables_ns: self.objects.once_ns() }
-    }
-
-    pub(crate) fn spent_once(&mut self, from: OnceFrom) {
-        let now = self.begin_once();
-        let tables_ns = now.tables_ns.saturating_sub(from.tables_ns); // counted there
-        self.once_ns += now.own_ns.saturating_sub(from.own_ns).saturating_sub(tables_ns);
-    }
-
-    fn now(&self, target_cpu_ns: u64) -> LastReading {
-        LastReading {
-            counts: self.counts,
-            target_cpu_ns,
-            self_cpu_ns: self.own_time.now_ns(),
-            self_once_ns: self.objects.once_ns() + self.once_ns,
         }
     }
 

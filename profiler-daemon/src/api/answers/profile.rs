@@ -8,6 +8,7 @@ use jiff::Zoned;
 use profile_files::store::Query;
 use profile_files::{Format, JSON, PPROF};
 use profiler_core::merge::Range;
+use profiler_core::rate::longest_window_ns;
 
 use super::reading::render;
 use super::{Answer, Call, content};
@@ -91,9 +92,7 @@ async fn answer(call: &Call<'_>, time: ProfileTime, format: &'static Format) -> 
         ProfileTime::Kept(range) => {
             let now_ns = unix_ns();
             let window_ns = call.latest().await?.status.store.window_s * 1e9; // in force, which may be longer than asked for
-            let open_since = now_ns.saturating_sub(window_ns as u64);
-            // The loop rounds windows to its ticks.
-            if range.to_unix_ns > open_since.saturating_sub(1_000_000_000) {
+            if range.to_unix_ns > now_ns.saturating_sub(longest_window_ns(window_ns as u64)) {
                 wait(call, Duration::ZERO);
                 call.command(|reply| DaemonCommand::Flush(flush, reply)).await??;
             }

@@ -201,6 +201,7 @@ impl<L: DecisionLog> Engine<L> {
         let of_all = self.figures();
         let with_figures =
             cut.and_then(|cut| self.share_figures(owner, &cut.span, &of_all).map(|figures| (cut, figures)));
+        self.forget_old_history();
         self.session.spent_once(once);
         with_figures
     }
@@ -266,21 +267,42 @@ impl<L: DecisionLog> Engine<L> {
 
     /// The rates from then on (ns), beginning with the one in force.
     fn history_since(&self, start_ns: u64) -> Vec<RateChange> {
-        let offset_s = start_ns.saturating_sub(self.part.start_ns) as f64 * 1e-9;
+        let at_s = self.since_begin_s(start_ns);
         let later =
-            |change: &RateChange| RateChange { at_s: (change.at_s - offset_s).max(0.0), ..change.clone() };
-        self.history[self.in_force_at(offset_s)..].iter().map(later).collect()
+            |change: &RateChange| RateChange { at_s: (change.at_s - at_s).max(0.0), ..change.clone() };
+        self.history[in_force_at(&self.history, at_s)..].iter().map(later).collect()
     }
 
-    /// No open window began before the oldest one.
+    /// Drops the rates that no open window was sampled at.
     fn forget_old_history(&mut self) {
-        let oldest_ns = self.session.owners.as_ref().and_then(Owners::oldest_start_ns);
-        let offset_s = oldest_ns.unwrap_or(0).saturating_sub(self.part.start_ns) as f64 * 1e-9;
-        self.history.drain(..self.in_force_at(offset_s));
+        if let Some(oldest_ns) = self.session.owners.as_ref().and_then(Owners::oldest_start_ns) {
+            let in_force = in_force_at(&self.history, self.since_begin_s(oldest_ns));
+            self.history.drain(..in_force);
+        }
     }
 
-    /// Where the change is in the history that was in force at a moment since the run began (s).
-    fn in_force_at(&self, at_s: f64) -> usize {
-        self.history.partition_point(|change| change.at_s <= at_s).saturating_sub(1)
+    fn since_begin_s(&self, at_ns: u64) -> f64 {
+        at_ns.saturating_sub(self.part.start_ns) as f64 * 1e-9
+    }
+}
+
+/// Where the change is that was in force at a moment since the run began (s).
+fn in_force_at(history: &[RateChange], at_s: f64) -> usize {
+    history.partition_point(|change| change.at_s <= at_s).saturating_sub(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_rate_in_force_is_the_last_one_that_has_begun() {
+        let change = |at_s| RateChange { at_s, rate_hz: 100.0, reason: String::new() };
+        let history = [change(0.0), change(2.0), change(5.0)];
+        for (at_s, expected) in [(0.0, 0), (1.9, 0), (2.0, 1), (4.0, 1), (5.0, 2), (9.0, 2)] {
+            assert_eq!(in_force_at(&history, at_s), expected, "{at_s}");
+        }
+        assert_eq!(in_force_at(&[], 3.0), 0);
+        assert_eq!(in_force_at(&history[1..], 1.0), 0, "what was in force before is forgotten");
     }
 }

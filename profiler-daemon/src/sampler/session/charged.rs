@@ -1,8 +1,8 @@
 //! What sampling itself took of the time that samples stand for.
 //!
-//! Between two samples of a clock lies its period, and in it the cost of the first: so much less the program has done. Taken out of the
-//! second, it is taken from where it went: a function that stays for longer than a period pays for its own samples, deep stacks and
-//! all, and short ones pay what samples cost on average.
+//! The period between two samples of a clock includes the cost of the first, in which the program did nothing; it is
+//! subtracted from the second. So a function that runs for longer than a period pays for its own samples, deep stacks
+//! and all, and short ones pay what samples cost on average.
 
 use rustc_hash::FxHashMap;
 

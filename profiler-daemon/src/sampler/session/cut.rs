@@ -8,6 +8,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use profiler_core::aggregate::Aggregator;
+use profiler_core::process::Process;
 use profiler_core::profile::{ProcessIndex, ProcessInfo};
 use profiler_core::stack::ObjectId;
 use profiler_core::stats;
@@ -19,7 +20,7 @@ use crate::objects::Objects;
 use crate::roots::View;
 use crate::sys::clock;
 
-/// Of what objects weighed before the last cut, so much still counts when it is decided whose unwind tables stay.
+/// Of what objects weighed before the last cut, or the last round, so much still counts when it is decided whose unwind tables stay.
 const REMEMBERED: f64 = 0.5;
 
 /// What was counted between two cuts, and all that it takes to name it: on any thread, while the session goes on or
@@ -117,7 +118,9 @@ impl Session {
         let now_ns = self.end_last_window();
         let processes = self.processes.infos().into();
         self.owners.as_mut()?.read_clocks(true);
-        self.hand_over_share(owner, now_ns, &processes)
+        let handed_over = self.hand_over_share(owner, now_ns, &processes);
+        self.end_round_if_over(now_ns);
+        handed_over
     }
 
     /// The same for several.
@@ -147,14 +150,22 @@ impl Session {
 
     /// A round has ended when the window of every target has ended since it began.
     fn end_round_if_over(&mut self, now_ns: u64) {
-        let oldest_ns = self.owners.as_ref().and_then(Owners::oldest_start_ns);
-        if oldest_ns.is_none_or(|oldest_ns| oldest_ns >= self.range_start_ns) {
-            self.range_start_ns = now_ns;
-            self.fade_weights();
-            // Their generated code was nobody's while they shared an entry.
-            self.processes.end_round().into_iter().for_each(|pid| self.rereads.owe(pid));
-            self.let_go_of_roots();
+        let oldest_ns = self.owners.as_ref().and_then(Owners::oldest_start_ns).unwrap_or(now_ns);
+        if oldest_ns < self.range_start_ns {
+            return;
         }
+        self.range_start_ns = now_ns;
+        self.fade_weights();
+        let moved = match oldest_ns < now_ns {
+            true => self.processes.end_round(),
+            false => self.processes.cut(), // all of them ended at once
+        };
+        // Their generated code was nobody's while they shared an entry.
+        moved.into_iter().for_each(|pid| self.rereads.owe(pid));
+        let waiting = self.owners.iter().flat_map(Owners::waiting);
+        let waiting = waiting.filter_map(|pid| self.processes.get(pid));
+        waiting.for_each(Process::note_sample); // a window that is open may get its samples
+        self.let_go_of_roots();
     }
 
     fn hand_over_share(
@@ -211,7 +222,8 @@ impl Session {
             return;
         }
         let seen = self.processes.live().filter_map(|(pid, _)| View::foreign_of(pid)).collect();
-        let used = self.processes.mapped_objects().collect();
+        let open = self.owners.iter().flat_map(Owners::all).flat_map(|share| share.counted.frames().frames());
+        let used = self.processes.mapped_objects().chain(open.map(|frame| frame.object)).collect();
         self.objects.let_go_of_roots(&seen, &used);
     }
 }

@@ -47,7 +47,7 @@ impl DeeperStacks {
             return None;
         }
         let beyond = base.checked_add(stack.len() as u64)?;
-        // Of a buffer that stays as long as it is, nothing is cleared for nothing.
+        // The buffer never shrinks, so it isn't zeroed again.
         let mut bytes = std::mem::take(&mut self.bytes);
         let (copied, whole) = (stack.len(), stack.len() + MOST_BYTES);
         bytes.resize(bytes.len().max(whole), 0);

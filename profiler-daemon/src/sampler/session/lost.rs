@@ -40,8 +40,8 @@ impl Losses {
         self.since_ns += weight_ns as f64;
     }
 
-    /// By what the weights of the samples of a window are to be multiplied, so that they stand for those that were lost too, as
-    /// far as judged; a new window begins.
+    /// Returns the factor that makes this window's samples stand for its lost ones too, as counted by `judge_lost` so
+    /// far, and starts the next window.
     pub(super) fn end_window(&mut self) -> f64 {
         let (taken_ns, lost_ns) = (std::mem::take(&mut self.taken_ns), std::mem::take(&mut self.lost_ns));
         if taken_ns > 0.0 { 1.0 + lost_ns / taken_ns } else { 1.0 }
@@ -65,10 +65,12 @@ impl Session {
         self.losses.most_hz = most_hz;
     }
 
-    /// Of the records that were lost since the last call, those can have been samples, with some margin, that the clocks can have taken
-    /// since; the others told of mappings and tasks. A lost sample interrupted the target, and is made up for by its neighbours; of a lost mapping, neither
-    /// is true. While clocks are renewed, as large a part of the lost samples as of the others was for time that another clock sampled
-    /// too: a cost, and nothing to be made up for.
+    /// Splits the records lost since the last call. Up to `MARGIN` times the samples that the clocks can have taken,
+    /// plus `FEW`, count as samples, the rest as other records: mappings and tasks. A lost sample interrupted the
+    /// target, and the samples around it stand for its time; neither is true of a lost mapping.
+    ///
+    /// While clocks are renewed, two of them sample the same time for a moment. Of the lost samples, the share that
+    /// was doubled among the received ones counts as doubled: a cost without weight.
     pub(crate) fn judge_lost(&mut self, now_ns: u64) {
         let elapsed_ns = now_ns.saturating_sub(std::mem::replace(&mut self.losses.judged_ns, now_ns));
         let samples = (elapsed_ns as f64 * 1e-9 * self.losses.most_hz) as u64; // of no time at any rate: none

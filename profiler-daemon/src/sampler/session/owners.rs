@@ -196,8 +196,13 @@ impl Owners {
         self.shares.values().map(|share| share.start_ns).min()
     }
 
-    /// Those whose windows began before this (ns), the oldest first.
-    pub(crate) fn begun_before(&self, at_ns: u64) -> Vec<Owner> {
+    /// The processes that wait for a look.
+    pub(super) fn waiting(&self) -> impl Iterator<Item = u32> {
+        self.waiting.keys().copied()
+    }
+
+    /// Those whose windows began by then (ns), the oldest first.
+    pub(crate) fn begun_by(&self, at_ns: u64) -> Vec<Owner> {
         let begun = self.shares.iter().filter(|(_, share)| share.start_ns <= at_ns);
         let mut begun: Vec<(u64, Owner)> = begun.map(|(owner, share)| (share.start_ns, *owner)).collect();
         begun.sort_unstable_by_key(|(start_ns, owner)| (*start_ns, owner.0));

@@ -20,6 +20,7 @@ use crate::sampler::perf::{Attachment, ClockSettings, Drained, PerfSampler};
 use crate::sys::procfs;
 
 mod cost;
+mod shares;
 
 const MEMORY: u64 = 64 << 20;
 /// No process has such a number.

@@ -1,0 +1,128 @@
+//! What has been counted and spent, and how much of it since the controller read it last.
+
+use profiler_core::rate::Reading;
+
+use super::{Counts, Session};
+use crate::sys::{clock, procfs};
+
+/// Own CPU time when something began that is done once (ns): all of it, and what reading tables took.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct OnceFrom {
+    own_ns: u64,
+    tables_ns: u64,
+}
+
+/// What was counted and spent until a reading.
+#[derive(Clone, Copy, Default)]
+pub(super) struct LastReading {
+    counts: Counts,
+    target_cpu_ns: u64,
+    pub(super) self_cpu_ns: u64,
+    self_once_ns: u64,
+}
+
+impl LastReading {
+    fn since(&self, last: &Self, at_ns: u64) -> Reading {
+        Reading {
+            at_ns,
+            target_cpu_ns: self.target_cpu_ns.saturating_sub(last.target_cpu_ns),
+            self_cpu_ns: self.self_cpu_ns - last.self_cpu_ns,
+            self_once_ns: self.self_once_ns - last.self_once_ns,
+            samples: self.counts.samples - last.counts.samples,
+            foreign_samples: self.counts.foreign - last.counts.foreign,
+            frames: self.counts.frames - last.counts.frames,
+            stack_bytes: self.counts.stack_bytes - last.counts.stack_bytes,
+            lost: self.counts.lost.saturating_sub(last.counts.lost) + self.counts.doubled
+                - last.counts.doubled,
+            switches: 0,
+            side_records: self.counts.side_records - last.counts.side_records,
+            foreign_side_records: self.counts.foreign_side_records - last.counts.foreign_side_records,
+            forks: self.counts.forks - last.counts.forks,
+            trace_records: 0,
+        }
+    }
+}
+
+impl Session {
+    /// Whether the next reading finds out who has ended.
+    pub(crate) fn awaits_reading(&self) -> bool {
+        !self.gone.is_empty() || !self.exits.is_empty()
+    }
+
+    /// CPU time charged to the target between the beginning and the last reading (ns).
+    pub(crate) fn target_cpu_ns(&self) -> u64 {
+        self.last_reading.target_cpu_ns.saturating_sub(self.first_reading.target_cpu_ns)
+    }
+
+    /// CPU time charged to the target until the last reading, whenever it was followed (ns).
+    pub(crate) fn cpu_now_ns(&self) -> u64 {
+        self.last_reading.target_cpu_ns
+    }
+
+    /// Our own CPU time between the beginning and the last reading (ns).
+    pub(crate) fn self_cpu_ns(&self) -> u64 {
+        self.last_reading.self_cpu_ns - self.first_reading.self_cpu_ns
+    }
+
+    /// Our own CPU time before sampling began, where that is none of the above (ns).
+    pub(crate) fn setup_cpu_ns(&self) -> u64 {
+        self.first_reading.self_cpu_ns
+    }
+
+    /// What happened since the last reading; a new one begins.
+    pub(crate) fn reading(&mut self, switches: u64) -> Reading {
+        let (target_cpu_ns, gone) = self.cpu.read();
+        let target_cpu_ns = self.cpu_among_many(target_cpu_ns);
+        // A process may outlive its first thread, and a zombie its program.
+        // Its last samples may still be on their way: it is known until the next reading, unless its number is taken again.
+        for pid in self.exits.take(std::mem::replace(&mut self.gone, gone), procfs::has_ended) {
+            self.clocked_cpu.iter_mut().for_each(|cpu| cpu.left(pid));
+            self.program_ended(pid);
+            if let Some(owners) = &mut self.owners {
+                let process = self.processes.get(pid).map(|process| process.index);
+                owners
+                    .ended(pid, process.map(|index| self.processes.infos()[index.0 as usize].comm.as_str()));
+            }
+            self.processes.forget(pid);
+            self.rereads.forget(pid);
+        }
+        let now = self.now(target_cpu_ns);
+        let last = std::mem::replace(&mut self.last_reading, now);
+        Reading { switches, ..now.since(&last, clock::monotonic_ns()) }
+    }
+
+    /// CPU time of one target of many, by itself; else what is known of the one that there is, or of the machine that many share (ns).
+    pub(super) fn cpu_among_many(&mut self, target_cpu_ns: u64) -> u64 {
+        if let Some(cpu) = &mut self.clocked_cpu {
+            return cpu.read();
+        }
+        self.owners.iter_mut().for_each(|owners| owners.read_clocks(false));
+        target_cpu_ns
+    }
+
+    /// What happened since the last reading, without the target's CPU time, which takes longer to read.
+    pub(crate) fn since_last_reading(&self, now_ns: u64) -> Reading {
+        self.now(self.last_reading.target_cpu_ns).since(&self.last_reading, now_ns)
+    }
+
+    /// What is spent from now on until [`Self::spent_once`] pays for the minutes that follow, like reading tables.
+    pub(crate) fn begin_once(&self) -> OnceFrom {
+        OnceFrom { own_ns: self.own_time.now_ns(), tables_ns: self.objects.once_ns() }
+    }
+
+    /// What was spent since is paid for over the minutes that follow.
+    pub(crate) fn spent_once(&mut self, from: OnceFrom) {
+        let now = self.begin_once();
+        let tables_ns = now.tables_ns.saturating_sub(from.tables_ns); // counted there
+        self.once_ns += now.own_ns.saturating_sub(from.own_ns).saturating_sub(tables_ns);
+    }
+
+    pub(super) fn now(&self, target_cpu_ns: u64) -> LastReading {
+        LastReading {
+            counts: self.counts,
+            target_cpu_ns,
+            self_cpu_ns: self.own_time.now_ns(),
+            self_once_ns: self.objects.once_ns() + self.once_ns,
+        }
+    }
+}
