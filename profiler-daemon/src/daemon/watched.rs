@@ -3,30 +3,26 @@
 //! A target stays attached for a minute after its last process ended: attaching costs more than a job that runs
 //! every second. That cost belongs to the target and is spent once; the token bucket earns it back.
 
+mod attaching;
 mod resampling;
 mod status;
+mod windows;
 
 pub(super) use self::resampling::differ_in_control_alone;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::Path;
 use std::sync::Arc;
 
 use config::SamplingSettings;
-use profile_files::store::Window;
-use profiler_core::rate::{Activity, Replicas};
+use profiler_core::rate::Replicas;
 
 use super::flush_limiter::FlushLimiter;
 use super::recent::RecentDecisions;
 use super::state::{Origin, TargetState};
 use super::window_writer::PendingWindow;
-use crate::cgroup::Cgroup;
-use crate::run::join::{self, TargetSelector};
-use crate::run::{Engine, Figures, Setup, ShareStatus, summary};
-use crate::sampler::session::Collected;
+use crate::run::{Engine, Setup, ShareStatus};
 use crate::sampler::watch::Watch;
 use crate::sys::alarm::SwitchAlarm;
-use crate::sys::clock;
 
 /// A target that could not be attached to is tried again after this time, then after twice as long, up to an hour (ns).
 const FIRST_RETRY_NS: u64 = 5_000_000_000;
@@ -73,7 +69,7 @@ pub(crate) struct Watched {
     /// What its processes do before events are opened for them, since when (ns).
     watch: Option<(Watch, u64)>,
     retry: Retry,
-    /// Own CPU time for it since it was sampled last, which is no target's yet (ns).
+    /// The profiler's CPU time for attaching to it since it was last sampled; charged once an attempt succeeds (ns).
     spent_ns: u64,
     /// How it is to be sampled, once there is time for other events.
     wanted: Option<SamplingSettings>,
@@ -338,142 +334,10 @@ impl Watched {
         self.state == TargetState::Failed
     }
 
-    /// Starts to sample it, if there is somebody, and it is time to try. Processes are watched first, to know
-    /// how: it takes two calls then.
-    pub(crate) fn attach(&mut self, setup: &Setup, now_ns: u64) {
-        let began_ns = clock::thread_cpu_ns();
-        let ready = self.get_ready(now_ns);
-        self.spent_ns += clock::thread_cpu_ns().saturating_sub(began_ns);
-        if let Some((selector, seen)) = ready {
-            self.open(setup, selector, seen.as_ref(), now_ns);
-        }
-    }
-
-    /// Begins to sample it by a sampler of its own while it still shares one. Whether it could.
-    pub(crate) fn attach_beside(&mut self, setup: &Setup, now_ns: u64) -> bool {
-        let state = (self.state, self.reason.clone());
-        self.take_wanted();
-        self.open(setup, self.selector(), None, now_ns);
-        let begun = self.sampled.is_some();
-        if !begun {
-            (self.state, self.reason) = state;
-        }
-        begun
-    }
-
-    /// It shares no more, and is sampled by what it began to have for itself.
-    pub(crate) fn go_on_alone(&mut self) {
-        self.end_share();
-        if let Some(sampled) = &mut self.sampled {
-            sampled.from_ns = clock::monotonic_ns();
-            (self.state, self.reason) = (TargetState::Sampled, None);
-        }
-    }
-
-    /// It goes on sharing, under another budget.
-    pub(crate) fn take_wanted(&mut self) {
-        self.sampling = self.wanted.take().unwrap_or(self.sampling.clone());
-    }
-
-    /// Whom to attach to, if it is time to, and what they did meanwhile.
-    fn get_ready(&mut self, now_ns: u64) -> Option<(TargetSelector, Option<Activity>)> {
-        if self.is_sampled() || !self.has_processes() || now_ns < self.retry.at_ns {
-            return None;
-        }
-        if self.watch.as_ref().is_some_and(|(_, since_ns)| now_ns < since_ns + LONG_ENOUGH_NS) {
-            return None;
-        }
-        let selector = self.selector();
-        let seen = match (&selector, self.watch.take()) {
-            (TargetSelector::Processes(pids), None) => {
-                let watch = Watch::begin_alone(&pids[..pids.len().min(MOST_WATCHED)]);
-                self.watch = Some((watch, clock::monotonic_ns()));
-                return None;
-            }
-            (TargetSelector::Processes(_), Some((mut watch, _))) => Some(watch.end()),
-            _ => None,
-        };
-        Some((selector, seen))
-    }
-
-    fn open(&mut self, setup: &Setup, selector: TargetSelector, seen: Option<&Activity>, now_ns: u64) {
-        let (log, began_ns) = (RecentDecisions::default(), clock::thread_cpu_ns());
-        let opened = join::begin(setup, &self.sampling, selector, seen, self.spent_ns, log);
-        self.spent_ns = match opened {
-            Ok(Some(_)) => 0, // it is in the figures
-            _ => self.spent_ns + clock::thread_cpu_ns().saturating_sub(began_ns),
-        };
-        match opened {
-            Ok(Some(engine)) => {
-                self.sampled = Some(Box::new(Sampled {
-                    engine,
-                    from_ns: clock::monotonic_ns(),
-                    flush_limiter: FlushLimiter::default(),
-                    empty_since_ns: None,
-                }));
-                (self.state, self.reason, self.retry) = (TargetState::Sampled, None, Retry::default());
-                self.joined.clear();
-                self.left.clear();
-            }
-            // The next look will say so; whoever comes then is attached to like the first.
-            Ok(None) => (self.state, self.reason) = (TargetState::Waiting, None),
-            Err(error) => {
-                self.retry = self.retry.after(now_ns);
-                (self.state, self.reason) = (TargetState::Failed, Some(format!("{error:#}")));
-            }
-        }
-    }
-
-    fn selector(&self) -> TargetSelector {
-        match &self.identity {
-            identity if identity.is_everything => TargetSelector::Everything,
-            identity => {
-                let group = identity.group.as_deref().and_then(|path| Cgroup::find(Path::new(path)).ok());
-                // A group that is just gone has left processes behind, or none.
-                group.map_or_else(
-                    || TargetSelector::Processes(self.processes.iter().copied().collect()),
-                    TargetSelector::Group,
-                )
-            }
-        }
-    }
-
     /// Removes its events; what they have reported is still to be taken in.
     pub(crate) fn silence(&mut self) {
         if let Some(sampled) = &mut self.sampled {
             sampled.engine.sampler.stop();
-        }
-    }
-
-    /// Whether it is time to end the open window.
-    pub(crate) fn window_is_over(&self, now_ns: u64, window_ns: u64) -> bool {
-        self.sampled.as_ref().is_some_and(|sampled| now_ns.saturating_sub(sampled.from_ns) >= window_ns)
-    }
-
-    /// Whether the open window began before this (ns).
-    pub(crate) fn is_open_since(&self, at_ns: u64) -> bool {
-        self.open_window().is_some_and(|(from_ns, _)| from_ns < at_ns)
-    }
-
-    /// Where the open window began (ns), and how often it may be ended early.
-    fn open_window(&self) -> Option<(u64, &FlushLimiter)> {
-        let shared = self.part.as_ref().map(|part| (part.from_ns, &part.flush_limiter));
-        shared.or_else(|| self.sampled.as_ref().map(|sampled| (sampled.from_ns, &sampled.flush_limiter)))
-    }
-
-    /// When the open window may be ended for somebody who asks for it (ns); `is_end` says that a time ends
-    /// that was waited for.
-    pub(crate) fn early_end_ns(&self, is_end: bool) -> Option<u64> {
-        self.open_window().map(|(from_ns, flush_limiter)| flush_limiter.when(from_ns, is_end))
-    }
-
-    /// It is ended for such a one.
-    pub(crate) fn note_early_end(&mut self, now_ns: u64) {
-        let shared = self.part.as_mut().map(|part| &mut part.flush_limiter);
-        if let Some(flush_limiter) =
-            shared.or_else(|| self.sampled.as_mut().map(|sampled| &mut sampled.flush_limiter))
-        {
-            flush_limiter.take(now_ns);
         }
     }
 
@@ -494,43 +358,6 @@ impl Watched {
         !sampled.engine.takes_newcomers() || now_ns.saturating_sub(since_ns) >= LINGER_NS
     }
 
-    /// Ends the open window and begins the next; sampling goes on.
-    pub(crate) fn cut(&mut self, setup: &Setup) -> Option<PendingWindow> {
-        let sampled = self.sampled.as_mut()?;
-        sampled.engine.session.own_time.enter();
-        let (collected, figures) = sampled.engine.cut();
-        sampled.engine.session.own_time.leave();
-        Some(self.pending_window(setup, collected, &figures))
-    }
-
-    /// What was collected in the open window, as it is to be kept; the next one begins.
-    pub(crate) fn pending_window(
-        &mut self,
-        setup: &Setup,
-        collected: Collected,
-        figures: &Figures,
-    ) -> PendingWindow {
-        let span = collected.span.clone();
-        let from_ns = match (&mut self.part, &mut self.sampled) {
-            // Windows in which it used no CPU time are none.
-            (Some(part), _) => std::mem::replace(&mut part.from_ns, span.end).min(span.start),
-            (None, Some(own)) => std::mem::replace(&mut own.from_ns, span.end).max(span.start),
-            (None, None) => span.start,
-        };
-        let mut run = summary::run(figures, &collected, setup, &self.sampling, self.identity.name.clone());
-        run.0.stopped = "window".to_owned();
-        self.windows += 1;
-        let window = Window {
-            target: self.identity.name.clone(),
-            labels: self.identity.labels.clone(),
-            boot: String::new(), // the window writer knows it
-            from_ns,
-            to_ns: span.end,
-        };
-        let bytes = collected.counted.memory_bytes();
-        PendingWindow { window, collected, scale: run.1, run: run.0, bytes }
-    }
-
     /// Removes its events, and hands over what was sampled until now.
     pub(crate) fn stop(&mut self, setup: &Setup) -> Option<PendingWindow> {
         let sampled = self.sampled.as_mut()?;
@@ -549,7 +376,7 @@ impl Watched {
         pending
     }
 
-    /// Says that it is left out, and why; whoever asks stops it.
+    /// Marks it as left out, with the reason. The caller has stopped it if it was sampled.
     pub(crate) fn leave_out(&mut self, why: &str) {
         (self.state, self.reason) = (TargetState::LeftOut, Some(why.to_owned()));
     }

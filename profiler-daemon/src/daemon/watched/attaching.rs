@@ -1,0 +1,123 @@
+//! How sampling of a target begins.
+
+use std::path::Path;
+
+use profiler_core::rate::Activity;
+
+use super::{LONG_ENOUGH_NS, MOST_WATCHED, Retry, Sampled, Watched};
+use crate::cgroup::Cgroup;
+use crate::daemon::flush_limiter::FlushLimiter;
+use crate::daemon::recent::RecentDecisions;
+use crate::daemon::state::TargetState;
+use crate::run::Setup;
+use crate::run::join::{self, TargetSelector};
+use crate::sampler::watch::Watch;
+use crate::sys::clock;
+
+impl Watched {
+    /// Starts to sample it, if there is somebody, and it is time to try. Processes are watched first, to know
+    /// how: it takes two calls then.
+    pub(crate) fn attach(&mut self, setup: &Setup, now_ns: u64) {
+        let began_ns = clock::thread_cpu_ns();
+        let ready = self.get_ready(now_ns);
+        self.spent_ns += clock::thread_cpu_ns().saturating_sub(began_ns);
+        if let Some((selector, seen)) = ready {
+            self.open(setup, selector, seen.as_ref(), now_ns);
+        }
+    }
+
+    /// Begins to sample it by a sampler of its own while it still shares one. Whether it could.
+    pub(crate) fn attach_beside(&mut self, setup: &Setup, now_ns: u64) -> bool {
+        let state = (self.state, self.reason.clone());
+        self.take_wanted();
+        self.open(setup, self.selector(), None, now_ns);
+        let begun = self.sampled.is_some();
+        if !begun {
+            (self.state, self.reason) = state;
+        }
+        begun
+    }
+
+    /// It shares no more, and is sampled by what it began to have for itself.
+    pub(crate) fn go_on_alone(&mut self) {
+        self.end_share();
+        if let Some(sampled) = &mut self.sampled {
+            sampled.from_ns = clock::monotonic_ns();
+            (self.state, self.reason) = (TargetState::Sampled, None);
+        }
+    }
+
+    /// It goes on sharing, under another budget.
+    pub(crate) fn take_wanted(&mut self) {
+        self.sampling = self.wanted.take().unwrap_or(self.sampling.clone());
+    }
+
+    /// Whom to attach to, if it is time to, and what they did meanwhile.
+    fn get_ready(&mut self, now_ns: u64) -> Option<(TargetSelector, Option<Activity>)> {
+        if self.is_sampled() || !self.has_processes() || now_ns < self.retry.at_ns {
+            return None;
+        }
+        if self.watch.as_ref().is_some_and(|(_, since_ns)| now_ns < since_ns + LONG_ENOUGH_NS) {
+            return None;
+        }
+        let selector = self.selector();
+        let seen = match (&selector, self.watch.take()) {
+            (TargetSelector::Processes(pids), None) => {
+                let watch = Watch::begin_alone(&pids[..pids.len().min(MOST_WATCHED)]);
+                self.watch = Some((watch, clock::monotonic_ns()));
+                return None;
+            }
+            (TargetSelector::Processes(_), Some((mut watch, _))) => Some(watch.end()),
+            _ => None,
+        };
+        Some((selector, seen))
+    }
+
+    pub(super) fn open(
+        &mut self,
+        setup: &Setup,
+        selector: TargetSelector,
+        seen: Option<&Activity>,
+        now_ns: u64,
+    ) {
+        let (log, began_ns) = (RecentDecisions::default(), clock::thread_cpu_ns());
+        let opened = join::begin(setup, &self.sampling, selector, seen, self.spent_ns, log);
+        self.spent_ns = match opened {
+            Ok(Some(_)) => 0, // it is in the figures
+            _ => self.spent_ns + clock::thread_cpu_ns().saturating_sub(began_ns),
+        };
+        match opened {
+            Ok(Some(engine)) => {
+                self.sampled = Some(Box::new(Sampled {
+                    engine,
+                    from_ns: clock::monotonic_ns(),
+                    flush_limiter: FlushLimiter::default(),
+                    empty_since_ns: None,
+                }));
+                (self.state, self.reason, self.retry) = (TargetState::Sampled, None, Retry::default());
+                self.joined.clear();
+                self.left.clear();
+            }
+            // The next look will say so; whoever comes then is attached to like the first.
+            Ok(None) => (self.state, self.reason) = (TargetState::Waiting, None),
+            Err(error) => {
+                self.retry = self.retry.after(now_ns);
+                (self.state, self.reason) = (TargetState::Failed, Some(format!("{error:#}")));
+            }
+        }
+    }
+
+    pub(super) fn selector(&self) -> TargetSelector {
+        match &self.identity {
+            identity if identity.is_everything => TargetSelector::Everything,
+            identity => {
+                let group = identity.group.as_deref().and_then(|path| Cgroup::find(Path::new(path)).ok());
+                // A group that is just gone has left processes behind, or none.
+                group.map_or_else(
+                    || TargetSelector::Processes(self.processes.iter().copied().collect()),
+                    TargetSelector::Group,
+                )
+            }
+        }
+    }
+}

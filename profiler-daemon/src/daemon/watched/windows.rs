@@ -1,0 +1,79 @@
+//! The open window of a target, and how it ends.
+
+use profile_files::store::Window;
+
+use super::Watched;
+use crate::daemon::flush_limiter::FlushLimiter;
+use crate::daemon::window_writer::PendingWindow;
+use crate::run::{Figures, Setup, summary};
+use crate::sampler::session::Collected;
+
+impl Watched {
+    /// Whether it is time to end the open window.
+    pub(crate) fn window_is_over(&self, now_ns: u64, window_ns: u64) -> bool {
+        self.sampled.as_ref().is_some_and(|sampled| now_ns.saturating_sub(sampled.from_ns) >= window_ns)
+    }
+
+    /// Whether the open window began before this (ns).
+    pub(crate) fn is_open_since(&self, at_ns: u64) -> bool {
+        self.open_window().is_some_and(|(from_ns, _)| from_ns < at_ns)
+    }
+
+    /// Where the open window began (ns), and how often it may be ended early.
+    fn open_window(&self) -> Option<(u64, &FlushLimiter)> {
+        let shared = self.part.as_ref().map(|part| (part.from_ns, &part.flush_limiter));
+        shared.or_else(|| self.sampled.as_ref().map(|sampled| (sampled.from_ns, &sampled.flush_limiter)))
+    }
+
+    /// When the open window may be ended for a request (ns); `is_end` says that the requested time range ends.
+    pub(crate) fn early_end_ns(&self, is_end: bool) -> Option<u64> {
+        self.open_window().map(|(from_ns, flush_limiter)| flush_limiter.when(from_ns, is_end))
+    }
+
+    /// It is ended for such a one.
+    pub(crate) fn note_early_end(&mut self, now_ns: u64) {
+        let shared = self.part.as_mut().map(|part| &mut part.flush_limiter);
+        if let Some(flush_limiter) =
+            shared.or_else(|| self.sampled.as_mut().map(|sampled| &mut sampled.flush_limiter))
+        {
+            flush_limiter.take(now_ns);
+        }
+    }
+
+    /// Ends the open window and begins the next; sampling goes on.
+    pub(crate) fn cut(&mut self, setup: &Setup) -> Option<PendingWindow> {
+        let sampled = self.sampled.as_mut()?;
+        sampled.engine.session.own_time.enter();
+        let (collected, figures) = sampled.engine.cut();
+        sampled.engine.session.own_time.leave();
+        Some(self.pending_window(setup, collected, &figures))
+    }
+
+    /// What was collected in the open window, as it is to be kept; the next one begins.
+    pub(crate) fn pending_window(
+        &mut self,
+        setup: &Setup,
+        collected: Collected,
+        figures: &Figures,
+    ) -> PendingWindow {
+        let span = collected.span.clone();
+        let from_ns = match (&mut self.part, &mut self.sampled) {
+            // Windows in which it used no CPU time are none.
+            (Some(part), _) => std::mem::replace(&mut part.from_ns, span.end).min(span.start),
+            (None, Some(own)) => std::mem::replace(&mut own.from_ns, span.end).max(span.start),
+            (None, None) => span.start,
+        };
+        let mut run = summary::run(figures, &collected, setup, &self.sampling, self.identity.name.clone());
+        run.0.stopped = "window".to_owned();
+        self.windows += 1;
+        let window = Window {
+            target: self.identity.name.clone(),
+            labels: self.identity.labels.clone(),
+            boot: String::new(), // the window writer knows it
+            from_ns,
+            to_ns: span.end,
+        };
+        let bytes = collected.counted.memory_bytes();
+        PendingWindow { window, collected, scale: run.1, run: run.0, bytes }
+    }
+}
