@@ -29,10 +29,9 @@ impl Amount {
 /// What a function, or everything, had at each time.
 pub(super) type ByTime = BTreeMap<u32, Amount>;
 
-/// Times that the windows of a profile are of, each some windows: in a sum, samples that weigh differently have windows of their
-/// own at the same time.
+/// Groups a profile's windows by time: in a sum, samples of different weights have separate windows for the same time.
 pub(super) struct Times {
-    /// Of each window.
+    /// The time of each window, as a number from 0 to `count` − 1.
     of: Vec<u32>,
     count: u32,
 }

@@ -109,7 +109,8 @@ impl KernelSymbols {
         addresses.dedup();
         // The best line at or below each address, and above the address before it.
         let mut nearest: Vec<Option<String>> = vec![None; addresses.len()];
-        // The first address that is listed above each address (of the same place one before): the end of a function.
+        // `above[i]`: the lowest listed address above `addresses[i − 1]` and not above `addresses[i]`, where a function
+        // ends; `u64::MAX` if none.
         let mut above = vec![u64::MAX; addresses.len() + 1];
         let (mut listed, mut shown, mut functions) = (0u64, 0u64, 0u64);
         let mut text = Vec::new();

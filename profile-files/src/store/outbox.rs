@@ -154,7 +154,8 @@ pub enum SendFault {
     None,
     /// It may have.
     Possible,
-    /// It may have: the one before was taken.
+    /// It may have; this file had not just failed, and nothing has failed since the backend last took or refused a
+    /// window: this counts towards refusing the file.
     Blamed,
 }
 

@@ -17,8 +17,9 @@ pub(super) const TRICKLE: f64 = 0.1;
 /// level, and a debt leaves a tenth. So over any window the spend is at most budget + depth + what one step
 /// overshot before it was seen.
 ///
-/// It is as deep as the target is busy just now: what a busy minute left over is no licence to spend it on a target that
-/// fell idle. A share of the depth is kept as such when the load changes, a debt in nanoseconds.
+/// Its depth follows the current load (but for `least_depth_ns`), so that credit from a busy minute isn't spent on a
+/// target that fell idle. When the load changes, a positive level stays the same share of the depth; a debt stays the
+/// same in ns, up to ten seconds' worth of the budget.
 #[derive(Clone, Debug)]
 pub struct TokenBucket {
     budget_ratio: f64,

@@ -59,8 +59,8 @@ impl CurrentLoad {
         self.busy_cpus
     }
 
-    /// What is to be reckoned with in the next ten seconds: what is usual, or, where nothing is or it does more, that the most
-    /// of the last ten seconds or so goes on.
+    /// The load to expect in the next ten seconds: the usual one, or, if none is known or the target does more, its
+    /// peak of the last 10 to 20 s.
     pub(super) fn expected(&self) -> Expected {
         let peak_cpus = self.peaks_cpus[0].max(self.peaks_cpus[1]);
         self.load.expected().unwrap_or(Expected { busy_cpus: peak_cpus, pace: [1.0; AGES] })

@@ -11,7 +11,7 @@ const JUDGED_NS: f64 = 30e9;
 const HEAVY: f64 = 0.9;
 const LIGHT: f64 = 0.7;
 
-/// What no sample causes beside the budget, half a minute at a time.
+/// Compares overhead that doesn't depend on samples with the budget, over half a minute.
 #[derive(Clone, Debug, Default)]
 pub(super) struct FixedOverhead {
     wall_ns: f64,

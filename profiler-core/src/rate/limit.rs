@@ -3,8 +3,8 @@
 use super::bucket::{TRICKLE, TokenBucket};
 use super::spending::{Spending, SpendingSpan};
 
-/// Share above the budget that is spent on purpose where costs are as expected; what else the bucket holds is there for a
-/// jump of the cost.
+/// While costs are as expected, up to this multiple of the budget is spent; the rest of the bucket is a reserve
+/// for a jump in cost.
 pub(super) const OPEN: f64 = 1.15;
 /// What a deep bucket holds above half its depth is spent over this time (ns): twice the longest step.
 const SPREAD_NS: f64 = 0.2e9;
@@ -50,9 +50,9 @@ impl Limit {
         self.bucket.spare_ns() / SPREAD_NS
     }
 
-    /// The rate (per second of the base) that stays within the budget beside what is spent whatever the rate
-    /// (`fixed_ratio`), where a sample costs `usual_ns` as a rule, and `recent_ns` should all cost as much as the last ones;
-    /// for a base of `base_cpus` to come.
+    /// The highest rate within the budget (samples per second of the base). `fixed_ratio` is spent at any rate; a
+    /// sample usually costs `usual_ns`, or `recent_ns` if all cost as much as the last ones; `base_cpus` is the
+    /// expected base.
     pub(super) fn cap_hz(&self, fixed_ratio: f64, base_cpus: f64, usual_ns: f64, recent_ns: f64) -> f64 {
         let least = TRICKLE * self.ratio;
         let most = self.bucket.allowed_ratio() + self.spare_ratio();

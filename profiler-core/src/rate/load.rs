@@ -12,8 +12,8 @@ const SECOND_NS: f64 = 1e9;
 const TEN_SECONDS_NS: f64 = 10e9;
 /// Steps closer than this are one span, which bounds the history (ns).
 const MERGE_NS: f64 = 50e6;
-/// How long the most of any ten seconds is remembered (s), and for how long it says nothing yet: that of a load that has just
-/// begun would be taken for what is usual.
+/// For how many seconds ten-second maxima are remembered, and how many of the newest are ignored: a load that has just
+/// begun would look usual.
 const REMEMBERED: usize = 20;
 const TOO_FRESH: usize = 10;
 /// More than this many times the most that was usual is something new.

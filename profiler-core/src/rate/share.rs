@@ -142,7 +142,8 @@ impl Claim {
         Claim { gain, bias, per_hz_cpus, floor_hz: FLOOR * most_hz, most_hz }
     }
 
-    /// λ(μ) (samples per CPU-second). The headroom is for nothing: only where nobody is short of anything.
+    /// λ(μ) (samples per CPU-second). The rate includes [`HEADROOM`] only at price 0 (every target has enough), or
+    /// where samples cost nothing.
     fn rate_hz(&self, price: f64) -> f64 {
         let costs = self.bias + price * self.per_hz_cpus;
         if price == 0.0 || costs == 0.0 {

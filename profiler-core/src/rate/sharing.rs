@@ -47,7 +47,7 @@ impl Sharing {
         }
     }
 
-    /// Decides for so many targets. `has_rest` says that non-target processes are a target too: nobody's sample is for nothing then.
+    /// Decides for so many targets. `has_rest` says that non-target processes are a target too: no sample is wasted then.
     /// `non_target_sample_ns` is what a sample of a non-target process costs, in it and in the profiler (ns).
     pub fn weigh(&mut self, now_ns: u64, targets: usize, has_rest: bool, non_target_sample_ns: f64) {
         let shared_cpus =

@@ -52,7 +52,7 @@ pub(crate) struct Flush {
     pub(crate) targets: Vec<String>,
     /// With these labels, all of them.
     pub(crate) labels: BTreeMap<String, String>,
-    /// Whether a time ends that somebody has waited for: it ends now, however often windows were ended before.
+    /// Whether this is the end of a requested time range; then earlier early ends don't delay it.
     pub(crate) is_end: bool,
 }
 

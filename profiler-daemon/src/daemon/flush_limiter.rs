@@ -12,7 +12,8 @@ const SHORTEST_NS: u64 = 1_000_000_000;
 const AT_ONCE: f64 = 10.0;
 /// In the long run there is one in this time (ns).
 const EVERY_NS: f64 = 6e9;
-/// Ends that are overdrawn at most: whoever begins to wait for a time then waits less than a request may.
+/// How many early ends the allowance may be overdrawn by: the next one is allowed at most 24 s after the last, if the
+/// window is a second old. That is within the time that a request may take (`Bounds::answer`).
 const OVERDRAWN: f64 = 3.0;
 
 /// The ends that are left to a target.
@@ -29,7 +30,8 @@ impl Default for FlushLimiter {
 }
 
 impl FlushLimiter {
-    /// When a window that began at `from_ns` may be ended. One that ends a time that was waited for has to be old enough alone.
+    /// When a window that began at `from_ns` may be ended. At the end of a requested time range (`is_end`), only the
+    /// minimum age applies, not the allowance.
     pub(super) fn when(&self, from_ns: u64, is_end: bool) -> u64 {
         let old_enough_ns = from_ns.saturating_add(SHORTEST_NS);
         let missing_ns = if is_end { 0.0 } else { (1.0 - self.left).max(0.0) * EVERY_NS };

@@ -58,7 +58,8 @@ impl Daemon {
         }
     }
 
-    /// Whether somebody waits for a target's open window; and then, whether that ends a time.
+    /// `None` if no request waits for the target's open window; otherwise, whether one of them is at the end of its
+    /// time range.
     fn claim(&self, watched: &super::Watched) -> Option<bool> {
         let claims = self.waiting.iter().filter(|waiting| waiting.claims(watched));
         claims.map(|waiting| waiting.flush.is_end).reduce(|one, other| one || other)
@@ -70,7 +71,7 @@ impl FlushWaiter {
         Self { flush, asked_ns, reply }
     }
 
-    /// What was handed over for him is kept by now, but for what of `lost` is his.
+    /// Answers that the requested windows are stored; an error if one of them is among `lost`.
     pub(super) fn answer(self, lost: &VecDeque<LostWindow>) {
         let is_his = |lost: &&LostWindow| {
             lost.handed_ns >= self.asked_ns && self.flush.wants(&lost.target, &lost.labels)

@@ -6,7 +6,7 @@ use std::collections::VecDeque;
 use super::state::HostStatus;
 
 const WINDOW_NS: u64 = 10_000_000_000;
-/// What was spent in so long is expected to go on: longer, and a start would be taken to last.
+/// Current spending is averaged over this time (ns); over a longer one, a start would look like a steady load.
 const PRESENT_NS: u64 = 3_000_000_000;
 
 /// What was spent until a moment (ns of CPU time, but for the first).

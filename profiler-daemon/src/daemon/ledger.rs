@@ -8,7 +8,7 @@ use super::state::TargetStatus;
 /// Names that are remembered: of those that are gone, the longest gone are forgotten first, and begin at zero again.
 const MOST_NAMES: usize = 4096;
 
-/// Counters of a target: s, s, and five numbers.
+/// Counters of a target: CPU time and overhead (s); samples, lost, truncated, unnamed and windows.
 #[derive(Clone, Copy, Debug, Default)]
 struct Counts {
     seconds: [f64; 2],

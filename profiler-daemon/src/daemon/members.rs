@@ -134,7 +134,8 @@ impl Daemon {
         self.settings.sampling_of(target)
     }
 
-    /// What other targets used is none of everything's.
+    /// Subtracts the CPU time counted by other targets' own samplers from that of `everything` and of the shared
+    /// sampler.
     pub(super) fn tell_others_time(&mut self) {
         let others_ns: u64 = self
             .targets

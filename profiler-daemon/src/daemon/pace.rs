@@ -74,7 +74,7 @@ impl NameBudget {
         self.urgent.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// He has it.
+    /// One request fewer waits for names.
     pub(crate) fn hastened(&self) {
         let _ =
             self.urgent.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |waiting| waiting.checked_sub(1));

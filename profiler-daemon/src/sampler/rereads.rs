@@ -13,7 +13,7 @@ const FIRST_PAUSE_NS: u64 = 50_000_000;
 const LONGEST_PAUSE_NS: u64 = 10_000_000_000;
 /// Where no records tell of mappings, those of a process that is sampled are believed for so long (ns).
 const BELIEVED_NS: u64 = 10_000_000_000;
-/// After a loss that is yet to come.
+/// Marks a process whose mappings have to be read: no count of losses equals it.
 const NEVER: u64 = u64::MAX;
 
 /// What is owed to which process.
@@ -21,7 +21,8 @@ const NEVER: u64 = u64::MAX;
 pub(super) struct Rereads {
     /// Times that records were lost.
     losses: u64,
-    /// How many of them lie before what is known of a process was read; none, where it is not among these.
+    /// The value of `losses` when a process' mappings were last read, or [`NEVER`]; a process that isn't listed
+    /// counts as 0.
     known_after: FxHashMap<u32, u64>,
     pauses: FxHashMap<u32, Pause>,
     /// Until when those of a process are believed without records (ns).

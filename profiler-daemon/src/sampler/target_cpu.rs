@@ -39,7 +39,8 @@ pub(crate) struct TargetCpu {
     doubtful_ns: u64,
     /// The largest total so far; a total never shrinks.
     total_ns: u64,
-    /// When that is done next which is not done at each reading (ns).
+    /// When the next check is due that isn't made at each reading (ns): for exits where the kernel keeps the sum,
+    /// otherwise of the accounts of waited-for children.
     next_look_ns: u64,
 }
 
@@ -115,8 +116,8 @@ impl TargetCpu {
         self.whole = Some(WholeAccount::new(Whole::Machine, true));
     }
 
-    /// What processes of other targets have used until now (ns); told as soon as this one is followed, since what they used
-    /// before is no part of it.
+    /// Sets the CPU time of other targets' processes so far (ns). The first call is the zero point, so make it as soon
+    /// as this target is followed.
     pub(crate) fn others_used(&mut self, others_ns: u64) {
         if let Some(account) = &mut self.whole {
             let before_ns = *account.others_before_ns.get_or_insert(others_ns);

@@ -39,7 +39,7 @@ pub(crate) struct Lookup<'a, 's> {
     pub(super) reader: &'a Reader<'s>,
     main: Rc<Dwarf<'s>>,
     alt: Option<Rc<Dwarf<'s>>>,
-    /// The last other half of a unit, and of which.
+    /// The split unit (`.dwo`, `.dwp`) that was used last, after the index of its skeleton unit.
     split: RefCell<Option<(usize, Rc<Dwarf<'s>>)>>,
 }
 
