@@ -59,7 +59,7 @@ const GENERATIONS: usize = 3;
 const LAST_DRAINS: usize = 32;
 /// Rate changes by the bucket below this (in logarithms) are left out of the history of the rate.
 const WORTH_NOTING: f64 = 0.2;
-/// Figures of the run at its end.
+/// Said of a host where interrupts cost something else than when it was calibrated.
 const INTERRUPTS_ARE_DEARER: &str = "interrupts cost more on this host than when it was calibrated, and the \
                                      cost of a sample was raised accordingly (interrupt_ratio in the \
                                      summary); if that persists on a quiet machine, run `sweetspot \

@@ -15,7 +15,6 @@ mod owners;
 mod readings;
 
 use std::hash::{BuildHasher, Hash};
-use std::sync::Arc;
 
 use profiler_core::aggregate::{Aggregator, Chain};
 use profiler_core::handler_trace::HandledSample;
@@ -30,25 +29,23 @@ use profiler_core::unwind::copy::CopySize;
 use profiler_core::unwind::earlier::{EarlierStacks, Followed};
 use profiler_core::unwind::method::{Method, MethodChoice};
 use profiler_core::unwind::{StackEnd, StackUnwinder};
-use rustc_hash::{FxBuildHasher, FxHashMap, FxHashSet};
+use rustc_hash::{FxBuildHasher, FxHashMap};
 
 use self::charged::{Charged, Clock};
 use self::clocks::ClockedCpu;
 pub(crate) use self::counts::Counts;
 pub(crate) use self::cut::Collected;
 use self::deeper::DeeperStacks;
-use self::ended::Names;
-use self::exits::Exits;
 use self::lost::Losses;
+use self::members::Members;
 use self::owners::Sampled;
 pub(crate) use self::owners::{Owner, Owners, Share};
-use self::readings::LastReading;
+use self::readings::Readings;
 use super::handler_time::RecentSamples;
 use super::own_time::OwnTime;
 use super::perf::Drained;
 use super::rereads::Rereads;
 use super::target_cpu::TargetCpu;
-use crate::cgroup::Cgroup;
 use crate::jit::JitStore;
 use crate::objects::{ObjectStore, Symbols};
 use crate::sys::{clock, limits};
@@ -87,14 +84,7 @@ pub(crate) struct Session {
     pub(crate) process_events: Option<ProcessEvents>,
     /// What of this process' CPU time is overhead.
     pub(crate) own_time: OwnTime,
-    /// The group, where the target is whatever is in it.
-    group: Option<Arc<Cgroup>>,
-    /// Whether an unknown process that is sampled belongs to the target.
-    meets_unknown: bool,
-    /// Processes that don't belong to it even where unknown ones do: those of other targets.
-    excluded: FxHashSet<u32>,
-    /// What processes are called that may be met when they have ended.
-    names: Names,
+    members: Members,
     /// Whether records tell of mappings; if not, those of whoever is sampled are read.
     mappings_are_told: bool,
     /// What is counted, where all of it is one target's.
@@ -103,34 +93,36 @@ pub(crate) struct Session {
     pub(crate) owners: Option<Owners>,
     /// What it uses, where it is one of many with events of its own.
     clocked_cpu: Option<ClockedCpu>,
-    unwinder: StackUnwinder,
-    earlier: EarlierStacks,
-    deeper: DeeperStacks,
-    chain_limit: usize,
-    buffers: Buffers,
-    first_reading: LastReading,
-    last_reading: LastReading,
-    /// When sampling began; the end of time until it does.
-    start_ns: u64,
-    /// When another session takes over.
-    end_ns: u64,
-    /// Own CPU time that was spent once, and is overhead like the rest (ns): until it began, where that counts, to adopt processes, and
-    /// to end windows.
-    once_ns: u64,
-    /// When the time range began that the next cut hands over (ns); the end of time until sampling does.
-    range_start_ns: u64,
-    /// When the present window ends; the end of time until sampling begins.
-    window_end_ns: u64,
+    stacks: StackReader,
+    readings: Readings,
+    times: Times,
     /// What objects weighed until the last cut, as far as it still matters.
     past_weights: FxHashMap<ObjectId, f64>,
     program_changed: bool,
     rereads: Rereads,
     rebalance_at_ns: u64,
-    exits: Exits,
-    /// The child that has yet to execute its program.
-    awaited: Option<u32>,
-    /// Processes that had no CPU clock any more at the last reading.
-    gone: Vec<u32>,
+}
+
+/// Moments of a session (ns of the monotonic clock); the end of time until they are known.
+struct Times {
+    /// When sampling began.
+    start_ns: u64,
+    /// When another session takes over.
+    end_ns: u64,
+    /// When the time range began that the next cut hands over.
+    range_start_ns: u64,
+    /// When the present window ends.
+    window_end_ns: u64,
+}
+
+/// What turns samples into stacks.
+struct StackReader {
+    unwinder: StackUnwinder,
+    earlier: EarlierStacks,
+    deeper: DeeperStacks,
+    /// Entries that the kernel keeps of a call chain.
+    chain_limit: usize,
+    buffers: Buffers,
 }
 
 /// Kept between samples to spare allocations.
@@ -160,33 +152,29 @@ impl Session {
             visits: ThreadVisits::default(),
             process_events: None,
             own_time: OwnTime::default(),
-            group: None,
-            meets_unknown: false,
-            excluded: FxHashSet::default(),
-            names: Names::default(),
+            members: Members::default(),
             mappings_are_told: true,
             aggregator: Aggregator::default(),
             owners: None,
             clocked_cpu: None,
-            unwinder: StackUnwinder::default(),
-            earlier: EarlierStacks::default(),
-            deeper: DeeperStacks::default(),
-            chain_limit: limits::max_call_chain(),
-            buffers: Buffers::default(),
-            first_reading: LastReading::default(),
-            last_reading: LastReading::default(),
-            start_ns: u64::MAX,
-            end_ns: u64::MAX,
-            once_ns: 0,
-            range_start_ns: u64::MAX,
-            window_end_ns: u64::MAX,
+            stacks: StackReader {
+                unwinder: StackUnwinder::default(),
+                earlier: EarlierStacks::default(),
+                deeper: DeeperStacks::default(),
+                chain_limit: limits::max_call_chain(),
+                buffers: Buffers::default(),
+            },
+            readings: Readings::default(),
+            times: Times {
+                start_ns: u64::MAX,
+                end_ns: u64::MAX,
+                range_start_ns: u64::MAX,
+                window_end_ns: u64::MAX,
+            },
             past_weights: FxHashMap::default(),
             program_changed: false,
             rereads: Rereads::default(),
             rebalance_at_ns: 0,
-            exits: Exits::default(),
-            awaited: None,
-            gone: Vec::new(),
         }
     }
 
@@ -198,37 +186,37 @@ impl Session {
     /// Sampling begins now: what was used before does not count.
     pub(crate) fn begin(&mut self) {
         self.objects.read_tables(); // of a big program, they would use up the budget of its first second
-        self.start_ns = clock::monotonic_ns();
-        self.range_start_ns = self.start_ns;
-        self.window_end_ns = self.start_ns + stats::window_ns(0);
-        (self.counts, self.losses) = (Counts::default(), Losses::since(self.start_ns));
+        self.times.start_ns = clock::monotonic_ns();
+        self.times.range_start_ns = self.times.start_ns;
+        self.times.window_end_ns = self.times.start_ns + stats::window_ns(0);
+        (self.counts, self.losses) = (Counts::default(), Losses::since(self.times.start_ns));
         let target_cpu_ns = self.cpu.read().0;
         let target_cpu_ns = self.cpu_among_many(target_cpu_ns);
-        self.last_reading = self.now(target_cpu_ns);
+        self.readings.last = self.now(target_cpu_ns);
         if self.own_time.counts_from_the_start() {
-            self.once_ns = std::mem::take(&mut self.last_reading.self_cpu_ns);
+            self.readings.once_ns = std::mem::take(&mut self.readings.last.self_cpu_ns);
         }
-        self.first_reading = self.last_reading;
+        self.readings.first = self.readings.last;
     }
 
     /// When sampling began (ns).
     pub(crate) fn start_ns(&self) -> u64 {
-        self.start_ns
+        self.times.start_ns
     }
 
     /// Samples count until then (ns): another session counts from there on.
     pub(crate) fn count_until(&mut self, end_ns: u64) {
-        self.end_ns = end_ns;
+        self.times.end_ns = end_ns;
     }
 
     /// Entries that the kernel keeps of a call chain.
     pub(crate) fn chain_limit(&self) -> usize {
-        self.chain_limit
+        self.stacks.chain_limit
     }
 
     /// Since sampling began (ns).
     pub(crate) fn elapsed_ns(&self) -> u64 {
-        clock::monotonic_ns().saturating_sub(self.start_ns)
+        clock::monotonic_ns().saturating_sub(self.times.start_ns)
     }
 
     /// Whether a stack was deeper than its copy: what lies beyond is read from the process, which goes on meanwhile.
@@ -262,21 +250,23 @@ impl Session {
                 self.count_side_record(mapped.pid);
                 self.counts.mappings += 1;
                 self.mapping_told(&mapped);
-                self.unwinder.note_change();
+                self.stacks.unwinder.note_change();
             }
             Drained::Record(Record::Comm { pid, tid, name, exec }, _) => {
                 self.count_side_record(pid);
                 if exec {
                     self.counts.execs += 1;
-                    self.awaited = self.awaited.filter(|awaited| *awaited != pid);
+                    self.members.awaited = self.members.awaited.filter(|awaited| *awaited != pid);
                     self.program_ended(pid);
                 }
                 self.processes.renamed(pid, tid, &name, exec);
-                if let Some(owners) = self.owners.as_mut().filter(|_| exec && !self.excluded.contains(&pid)) {
+                if let Some(owners) =
+                    self.owners.as_mut().filter(|_| exec && !self.members.excluded.contains(&pid))
+                {
                     owners.executes(pid);
                 }
-                if self.meets_unknown && pid == tid && !self.processes.contains(pid) {
-                    self.names.note(pid, &name);
+                if self.members.meets_unknown && pid == tid && !self.processes.contains(pid) {
+                    self.members.names.note(pid, &name);
                 }
                 if exec && self.processes.contains(pid) {
                     let is_only = self.processes.live().nth(1).is_none();
@@ -293,10 +283,13 @@ impl Session {
             Drained::Record(Record::Fork(task), _) => {
                 let is_new = self.processes.forked(task);
                 let is_process = task.pid != task.parent_pid;
-                if self.meets_unknown && is_process && self.excluded.contains(&task.parent_pid) {
-                    self.excluded.insert(task.pid); // it may end before it is found
+                if self.members.meets_unknown
+                    && is_process
+                    && self.members.excluded.contains(&task.parent_pid)
+                {
+                    self.members.excluded.insert(task.pid); // it may end before it is found
                 }
-                if is_new && self.excluded.contains(&task.pid) {
+                if is_new && self.members.excluded.contains(&task.pid) {
                     self.processes.forget(task.pid); // it was found before this was read
                 }
                 // A non-target process's child may be the target's all the same: one that was found.
@@ -331,14 +324,14 @@ impl Session {
             Drained::Record(Record::Throttle, _) => self.counts.throttled += 1,
             Drained::Record(Record::Exit(task), _) if self.processes.contains(task.pid) => {
                 self.counts.ends += 1;
-                self.earlier.forget_thread(task.tid);
+                self.stacks.earlier.forget_thread(task.tid);
                 self.visits.ended(task.tid);
-                self.exits.note(task);
+                self.readings.exits.note(task);
             }
             Drained::Record(Record::Exit(task), _) => {
                 self.counts.foreign_side_records += 1;
                 if task.pid == task.tid {
-                    self.names.forget(task.pid);
+                    self.members.names.forget(task.pid);
                     self.owners.iter_mut().for_each(|owners| owners.ended(task.pid, None));
                 }
             }
@@ -362,10 +355,10 @@ impl Session {
     }
 
     fn sample(&mut self, sample: &RawSample<'_>, weight_ns: u64) {
-        if sample.time_ns < self.start_ns {
+        if sample.time_ns < self.times.start_ns {
             return; // taken before anything counted
         }
-        if sample.time_ns >= self.end_ns {
+        if sample.time_ns >= self.times.end_ns {
             self.counts.doubled += u64::from(self.processes.contains(sample.pid)); // a cost and nothing else
             return;
         }
@@ -373,35 +366,35 @@ impl Session {
         let stack_bytes = sample.stack.map_or(0, |stack| stack.len()) as u64;
         self.counts.stack_bytes += stack_bytes;
         let is_nobodys = self.owners.as_ref().is_some_and(|owners| owners.is_nobodys(sample.pid));
-        let is_unknown = !self.processes.contains(sample.pid) && !self.excluded.contains(&sample.pid);
-        if self.meets_unknown && is_unknown && !is_nobodys {
+        let is_unknown = !self.processes.contains(sample.pid) && !self.members.excluded.contains(&sample.pid);
+        if self.members.meets_unknown && is_unknown && !is_nobodys {
             self.meet_by_sample(sample.pid);
         }
         self.losses.took(weight_ns);
         let clock = Clock::of(sample.stream_id, sample.tid);
         if let Some(owners) = self.owners.as_mut().filter(|_| self.processes.contains(sample.pid)) {
-            owners.met(sample.pid);
+            owners.met(sample.pid, None);
         }
-        let is_awaited = self.awaited == Some(sample.pid);
+        let is_awaited = self.members.awaited == Some(sample.pid);
         if !self.processes.contains(sample.pid) || is_awaited && !has_kernel_frames(sample) {
             self.charged.hit_non_target(clock, stack_bytes);
             match &self.owners {
                 // What many share is the machine's sampler: it keeps its rate whichever process runs, but for those sampled elsewhere.
-                Some(_) if !self.excluded.contains(&sample.pid) => self.counts.samples += 1,
+                Some(_) if !self.members.excluded.contains(&sample.pid) => self.counts.samples += 1,
                 _ => self.counts.foreign += 1,
             }
             return;
         }
-        let mut by_frame_pointer = std::mem::take(&mut self.buffers.by_frame_pointer);
+        let mut by_frame_pointer = std::mem::take(&mut self.stacks.buffers.by_frame_pointer);
         by_frame_pointer.clear();
         if !is_awaited {
             sample.user_chain(&mut by_frame_pointer);
         }
         self.look_for_code(sample, &by_frame_pointer);
-        self.buffers.by_frame_pointer = by_frame_pointer;
+        self.stacks.buffers.by_frame_pointer = by_frame_pointer;
         let Some(process) = self.processes.get(sample.pid) else { return };
         self.basis.observe(sample.pid);
-        let Buffers { kernel, user, by_frame_pointer, places } = &mut self.buffers;
+        let Buffers { kernel, user, by_frame_pointer, places } = &mut self.stacks.buffers;
         kernel.clear();
         user.clear();
         places.clear();
@@ -414,12 +407,12 @@ impl Session {
         let outcome = match (self.choice.method(), sample.regs, sample.stack) {
             _ if is_awaited => Outcome::NoUserStack,
             (Method::Dwarf | Method::Trial, Some(regs), Some(stack)) => {
-                let unwound = self.unwinder.unwind(process, regs, stack, user);
+                let unwound = self.stacks.unwinder.unwind(process, regs, stack, user);
                 depth_bytes = Some(unwound.depth_bytes);
-                is_untold = self.unwinder.is_untold();
+                is_untold = self.stacks.unwinder.is_untold();
                 let is_trial = self.choice.method() == Method::Trial && !by_frame_pointer.is_empty();
                 let continued = is_trial.then(|| {
-                    let end = self.unwinder.chain_end(process, by_frame_pointer);
+                    let end = self.stacks.unwinder.chain_end(process, by_frame_pointer);
                     let locate = |address| process.locate(address);
                     self.choice.compare(by_frame_pointer, user, unwound.outcome, end, locate)
                 });
@@ -430,48 +423,48 @@ impl Session {
                     if !is_trial {
                         self.choice.note_unwound(unwound.outcome);
                     }
-                    places.extend_from_slice(self.unwinder.places());
+                    places.extend_from_slice(self.stacks.unwinder.places());
                     unwound.outcome
                 }
             }
             // Also samples still on their way when the method changed: they carry a chain.
             (_, _, None) if !by_frame_pointer.is_empty() => {
                 std::mem::swap(user, by_frame_pointer);
-                let limit_reached = sample.chain_len() >= self.chain_limit;
-                let end = self.unwinder.chain_end(process, user);
+                let limit_reached = sample.chain_len() >= self.stacks.chain_limit;
+                let end = self.stacks.unwinder.chain_end(process, user);
                 is_untold = end == StackEnd::NoCode;
                 self.choice.judge(user, limit_reached, end, |address| process.locate(address))
             }
             (_, Some(regs), Some(stack)) => {
-                let unwound = self.unwinder.unwind(process, regs, stack, user);
-                places.extend_from_slice(self.unwinder.places());
+                let unwound = self.stacks.unwinder.unwind(process, regs, stack, user);
+                places.extend_from_slice(self.stacks.unwinder.places());
                 unwound.outcome
             }
             _ => Outcome::NoUserStack,
         };
-        let unread = self.unwinder.unread().filter(|_| !places.is_empty());
+        let unread = self.stacks.unwinder.unread().filter(|_| !places.is_empty());
         let stack = Followed { frames: user, places, unread };
         let same_function = |a, b| process.space.function(a) == process.space.function(b);
         let thread = (sample.pid, sample.tid);
-        let mut is_completed = self.earlier.take(thread, outcome, stack, same_function);
+        let mut is_completed = self.stacks.earlier.take(thread, outcome, stack, same_function);
         let deeper = match (sample.regs, sample.stack, outcome) {
             (Some(regs), Some(stack), Outcome::CopyTooShort | Outcome::StackAbsent) if !is_completed => {
-                self.deeper.read(sample.pid, stack, places, same_function).map(|whole| (regs, whole))
+                self.stacks.deeper.read(sample.pid, stack, places, same_function).map(|whole| (regs, whole))
             }
             _ => None,
         };
         if let Some((regs, whole)) = deeper {
             user.clear();
-            let outcome = self.unwinder.unwind(process, regs, whole, user).outcome;
+            let outcome = self.stacks.unwinder.unwind(process, regs, whole, user).outcome;
             places.clear();
-            places.extend_from_slice(self.unwinder.places());
-            let stack = Followed { frames: user, places, unread: self.unwinder.unread() };
-            is_completed =
-                self.earlier.take(thread, outcome, stack, same_function) || outcome == Outcome::Complete;
+            places.extend_from_slice(self.stacks.unwinder.places());
+            let stack = Followed { frames: user, places, unread: self.stacks.unwinder.unread() };
+            is_completed = self.stacks.earlier.take(thread, outcome, stack, same_function)
+                || outcome == Outcome::Complete;
         }
         self.counts.completed += u64::from(is_completed);
-        let is_whole =
-            is_completed || sample.chain_len() < self.chain_limit && is_all_kernel(outcome, kernel, user);
+        let is_whole = is_completed
+            || sample.chain_len() < self.stacks.chain_limit && is_all_kernel(outcome, kernel, user);
         let outcome = if is_whole { Outcome::Complete } else { outcome };
         if let Some(depth_bytes) = depth_bytes {
             self.copy.observe(depth_bytes, outcome == Outcome::CopyTooShort);

@@ -52,14 +52,14 @@ impl Session {
     /// Ends the windows that are over at the time of a sample, however late it is read. Where nothing was sampled, the next one
     /// begins late.
     pub(super) fn end_windows_until(&mut self, time_ns: u64) {
-        if time_ns < self.window_end_ns {
+        if time_ns < self.times.window_end_ns {
             return;
         }
-        self.judge_lost(self.window_end_ns);
-        self.end_window(self.window_end_ns);
-        let length_ns = stats::window_ns(self.window_end_ns.saturating_sub(self.start_ns));
-        let missed = (time_ns - self.window_end_ns) / length_ns;
-        self.window_end_ns += (missed + 1) * length_ns;
+        self.judge_lost(self.times.window_end_ns);
+        self.end_window(self.times.window_end_ns);
+        let length_ns = stats::window_ns(self.times.window_end_ns.saturating_sub(self.times.start_ns));
+        let missed = (time_ns - self.times.window_end_ns) / length_ns;
+        self.times.window_end_ns += (missed + 1) * length_ns;
     }
 
     /// Ends a window of the profile. Samples that were lost in it are made up for by those that were not.
@@ -68,7 +68,7 @@ impl Session {
         self.charged.end_window(factor);
         match &mut self.owners {
             Some(owners) => owners.all_mut().for_each(|share| share.end_window(now_ns, factor)),
-            None => self.aggregator.close_window(now_ns.saturating_sub(self.range_start_ns), factor),
+            None => self.aggregator.close_window(now_ns.saturating_sub(self.times.range_start_ns), factor),
         }
     }
 
@@ -83,7 +83,7 @@ impl Session {
     pub(crate) fn finish(mut self) -> Collected {
         self.jit.end(&self.objects.roots);
         let mut collected = self.hand_over(true);
-        drop((self.processes, self.unwinder)); // they use the tables that make room for names
+        drop((self.processes, self.stacks.unwinder)); // they use the tables that make room for names
         self.objects.release_tables();
         collected.objects = self.objects.snapshot();
         collected
@@ -91,7 +91,7 @@ impl Session {
 
     fn hand_over(&mut self, is_last: bool) -> Collected {
         let now_ns = self.end_last_window();
-        let start_ns = std::mem::replace(&mut self.range_start_ns, now_ns);
+        let start_ns = std::mem::replace(&mut self.times.range_start_ns, now_ns);
         self.fade_weights();
         self.remember_weights(self.aggregator.object_weights());
         let processes = self.processes.infos().into();
@@ -151,10 +151,10 @@ impl Session {
     /// A round has ended when the window of every target has ended since it began.
     fn end_round_if_over(&mut self, now_ns: u64) {
         let oldest_ns = self.owners.as_ref().and_then(Owners::oldest_start_ns).unwrap_or(now_ns);
-        if oldest_ns < self.range_start_ns {
+        if oldest_ns < self.times.range_start_ns {
             return;
         }
-        self.range_start_ns = now_ns;
+        self.times.range_start_ns = now_ns;
         self.fade_weights();
         let moved = match oldest_ns < now_ns {
             true => self.processes.end_round(),

@@ -27,8 +27,9 @@ impl Session {
     pub(crate) fn adopt(&mut self, pid: u32) -> Result<(), ::procfs::ProcError> {
         let (now_ns, once) = (clock::monotonic_ns(), self.begin_once());
         let found = procfs::name_and_parent(pid);
-        let (comm, parent) = found.unwrap_or_else(|| (self.names.of(pid), 0));
+        let (comm, parent) = found.unwrap_or_else(|| (self.members.names.of(pid), 0));
         self.processes.adopt_at(pid, &comm, now_ns);
+        self.owners.iter_mut().for_each(|owners| owners.met(pid, Some(parent)));
         self.cpu.adopt_child(pid, parent);
         self.clocked_cpu.iter_mut().for_each(|cpu| cpu.adopted(pid));
         self.rereads.read(pid);
@@ -123,7 +124,7 @@ impl Session {
         self.rereads.read(pid);
         if let Ok(maps) = self.read_code(pid) {
             maps.iter().for_each(|mapped| self.mapped(mapped));
-            self.unwinder.note_change();
+            self.stacks.unwinder.note_change();
             self.counts.maps_reread += 1;
         }
         self.spent_once(once);
@@ -197,7 +198,7 @@ impl Session {
                 weights
             };
             if self.objects.rebalance(weights, &mut self.processes) {
-                self.unwinder = StackUnwinder::default(); // it remembers what the tables said
+                self.stacks.unwinder = StackUnwinder::default(); // it remembers what the tables said
             }
         }
     }

@@ -5,15 +5,31 @@ use std::sync::Arc;
 use rustc_hash::FxHashSet;
 
 use super::clocks::ClockedCpu;
+use super::ended::Names;
 use super::{Owner, Owners, Session};
 use crate::cgroup::Cgroup;
 use crate::sys::{clock, family, procfs};
 
+/// Which processes belong to the target, beside those that it is known to have.
+#[derive(Default)]
+pub(super) struct Members {
+    /// The group, where the target is whatever is in it.
+    group: Option<Arc<Cgroup>>,
+    /// Whether an unknown process that is sampled belongs to the target.
+    pub(super) meets_unknown: bool,
+    /// Processes that don't belong to it even where unknown ones do: those of other targets.
+    pub(super) excluded: FxHashSet<u32>,
+    /// What processes are called that may be met when they have ended.
+    pub(super) names: Names,
+    /// The child that has yet to execute its program.
+    pub(super) awaited: Option<u32>,
+}
+
 impl Session {
     /// A program has ended: its process did, or goes on to be another one.
     pub(super) fn program_ended(&mut self, pid: u32) {
-        self.earlier.forget_process(pid);
-        self.deeper.forget(pid);
+        self.stacks.earlier.forget_process(pid);
+        self.stacks.deeper.forget(pid);
         let counted = match &self.owners {
             Some(owners) => owners.counted_of(pid),
             None => Some(&self.aggregator),
@@ -29,15 +45,15 @@ impl Session {
     pub(crate) fn await_exec(&mut self, pid: u32, program: &str) {
         self.processes.adopt(pid, program);
         self.cpu.adopt(pid);
-        self.awaited = Some(pid);
+        self.members.awaited = Some(pid);
     }
 
     /// The target is whatever is in this group and below, and whatever comes into it; `alone` says that nobody else is
     /// sampled, so that an unknown process must be one that has come into it.
     pub(crate) fn follow_group(&mut self, group: Arc<Cgroup>, alone: bool) {
-        self.meets_unknown = alone;
+        self.members.meets_unknown = alone;
         self.cpu.follow_group(Arc::clone(&group));
-        self.group = Some(group);
+        self.members.group = Some(group);
     }
 
     /// The targets are many, and all are sampled by this session: every process belongs to one of them, or to none once that is known.
@@ -85,7 +101,7 @@ impl Session {
 
     /// The target is every process of the machine but those that are excluded, now and to come.
     pub(crate) fn follow_everything(&mut self) {
-        self.meets_unknown = true;
+        self.members.meets_unknown = true;
         self.cpu.follow_machine();
     }
 
@@ -95,12 +111,12 @@ impl Session {
         let theirs: Vec<u32> =
             self.processes.live().map(|(pid, _)| pid).filter(|pid| others.contains(pid)).collect();
         theirs.into_iter().for_each(|pid| self.leave(pid));
-        self.excluded.clone_from(others);
+        self.members.excluded.clone_from(others);
     }
 
     /// This process belongs to another target, whichever process created it.
     pub(crate) fn exclude_one(&mut self, pid: u32) {
-        self.excluded.insert(pid);
+        self.members.excluded.insert(pid);
         if self.processes.contains(pid) {
             self.leave(pid);
         }
@@ -108,12 +124,12 @@ impl Session {
 
     /// This process no longer belongs to another target, or has ended.
     pub(crate) fn include(&mut self, pid: u32) {
-        self.excluded.remove(&pid);
+        self.members.excluded.remove(&pid);
     }
 
     /// The group, where the target is whatever is in it.
     pub(crate) fn group(&self) -> Option<&Arc<Cgroup>> {
-        self.group.as_ref()
+        self.members.group.as_ref()
     }
 
     /// Follows a process that has come into the group by itself; the error says which of its code has no names.
@@ -122,7 +138,7 @@ impl Session {
         if family::is_ours(pid) || procfs::has_ended(pid) {
             return Ok(());
         }
-        self.unwinder.note_change();
+        self.stacks.unwinder.note_change();
         self.adopt(pid)
     }
 
@@ -130,10 +146,10 @@ impl Session {
     /// reading. This process is nobody's target.
     pub(super) fn meet_by_sample(&mut self, pid: u32) {
         if !family::is_ours(pid) {
-            self.unwinder.note_change();
+            self.stacks.unwinder.note_change();
             let _ = self.adopt(pid); // unnamed code is counted as such
             if clock::process_cpu_ns(pid).is_none() {
-                self.exits.doubt(pid);
+                self.readings.exits.doubt(pid);
             }
         }
     }
@@ -148,6 +164,6 @@ impl Session {
 
     /// A process is to be looked at in the next reading: its end may have been on a record that was lost.
     pub(crate) fn may_have_ended(&mut self, pid: u32) {
-        self.exits.doubt(pid);
+        self.readings.exits.doubt(pid);
     }
 }

@@ -313,12 +313,14 @@ impl Owners {
         self.wait(pid, heir);
     }
 
-    /// A process was sampled that no record may have told of.
-    pub(super) fn met(&mut self, pid: u32) {
+    /// A process was sampled that no record may have told of; its parent, where that is known.
+    pub(super) fn met(&mut self, pid: u32, parent: Option<u32>) {
         let is_known = self.waiting.contains_key(&pid) || self.of.contains_key(&pid) || self.is_nobodys(pid);
         if !is_known {
+            let of_waiting = parent.and_then(|parent| self.waiting.get(&parent)).map(|waiting| waiting.heir);
+            let heir = of_waiting.unwrap_or_else(|| parent.and_then(|parent| self.of(parent)));
             self.clocks.met(pid);
-            self.wait(pid, None);
+            self.wait(pid, heir);
         }
     }
 

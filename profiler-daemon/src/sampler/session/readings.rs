@@ -2,6 +2,7 @@
 
 use profiler_core::rate::Reading;
 
+use super::exits::Exits;
 use super::{Counts, Session};
 use crate::sys::{clock, procfs};
 
@@ -19,6 +20,19 @@ pub(super) struct LastReading {
     target_cpu_ns: u64,
     pub(super) self_cpu_ns: u64,
     self_once_ns: u64,
+}
+
+/// The readings of a session.
+#[derive(Default)]
+pub(super) struct Readings {
+    pub(super) first: LastReading,
+    pub(super) last: LastReading,
+    /// Own CPU time that was spent once, and is overhead like the rest (ns): until sampling began, where that counts, to adopt
+    /// processes, and to end windows.
+    pub(super) once_ns: u64,
+    pub(super) exits: Exits,
+    /// Processes that had no CPU clock any more at the last reading.
+    gone: Vec<u32>,
 }
 
 impl LastReading {
@@ -46,27 +60,27 @@ impl LastReading {
 impl Session {
     /// Whether the next reading finds out who has ended.
     pub(crate) fn awaits_reading(&self) -> bool {
-        !self.gone.is_empty() || !self.exits.is_empty()
+        !self.readings.gone.is_empty() || !self.readings.exits.is_empty()
     }
 
     /// CPU time charged to the target between the beginning and the last reading (ns).
     pub(crate) fn target_cpu_ns(&self) -> u64 {
-        self.last_reading.target_cpu_ns.saturating_sub(self.first_reading.target_cpu_ns)
+        self.readings.last.target_cpu_ns.saturating_sub(self.readings.first.target_cpu_ns)
     }
 
     /// CPU time charged to the target until the last reading, whenever it was followed (ns).
     pub(crate) fn cpu_now_ns(&self) -> u64 {
-        self.last_reading.target_cpu_ns
+        self.readings.last.target_cpu_ns
     }
 
     /// Our own CPU time between the beginning and the last reading (ns).
     pub(crate) fn self_cpu_ns(&self) -> u64 {
-        self.last_reading.self_cpu_ns - self.first_reading.self_cpu_ns
+        self.readings.last.self_cpu_ns - self.readings.first.self_cpu_ns
     }
 
     /// Our own CPU time before sampling began, where that is none of the above (ns).
     pub(crate) fn setup_cpu_ns(&self) -> u64 {
-        self.first_reading.self_cpu_ns
+        self.readings.first.self_cpu_ns
     }
 
     /// What happened since the last reading; a new one begins.
@@ -75,7 +89,9 @@ impl Session {
         let target_cpu_ns = self.cpu_among_many(target_cpu_ns);
         // A process may outlive its first thread, and a zombie its program.
         // Its last samples may still be on their way: it is known until the next reading, unless its number is taken again.
-        for pid in self.exits.take(std::mem::replace(&mut self.gone, gone), procfs::has_ended) {
+        for pid in
+            self.readings.exits.take(std::mem::replace(&mut self.readings.gone, gone), procfs::has_ended)
+        {
             self.clocked_cpu.iter_mut().for_each(|cpu| cpu.left(pid));
             self.program_ended(pid);
             if let Some(owners) = &mut self.owners {
@@ -87,7 +103,7 @@ impl Session {
             self.rereads.forget(pid);
         }
         let now = self.now(target_cpu_ns);
-        let last = std::mem::replace(&mut self.last_reading, now);
+        let last = std::mem::replace(&mut self.readings.last, now);
         Reading { switches, ..now.since(&last, clock::monotonic_ns()) }
     }
 
@@ -102,7 +118,7 @@ impl Session {
 
     /// What happened since the last reading, without the target's CPU time, which takes longer to read.
     pub(crate) fn since_last_reading(&self, now_ns: u64) -> Reading {
-        self.now(self.last_reading.target_cpu_ns).since(&self.last_reading, now_ns)
+        self.now(self.readings.last.target_cpu_ns).since(&self.readings.last, now_ns)
     }
 
     /// What is spent from now on until [`Self::spent_once`] pays for the minutes that follow, like reading tables.
@@ -114,7 +130,7 @@ impl Session {
     pub(crate) fn spent_once(&mut self, from: OnceFrom) {
         let now = self.begin_once();
         let tables_ns = now.tables_ns.saturating_sub(from.tables_ns); // counted there
-        self.once_ns += now.own_ns.saturating_sub(from.own_ns).saturating_sub(tables_ns);
+        self.readings.once_ns += now.own_ns.saturating_sub(from.own_ns).saturating_sub(tables_ns);
     }
 
     pub(super) fn now(&self, target_cpu_ns: u64) -> LastReading {
@@ -122,7 +138,7 @@ impl Session {
             counts: self.counts,
             target_cpu_ns,
             self_cpu_ns: self.own_time.now_ns(),
-            self_once_ns: self.objects.once_ns() + self.once_ns,
+            self_once_ns: self.objects.once_ns() + self.readings.once_ns,
         }
     }
 }

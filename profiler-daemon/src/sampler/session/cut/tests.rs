@@ -83,8 +83,8 @@ fn sharing(target: &Target, symbols: &Symbols) -> Session {
         file: FileId::default(),
         path: "//anon".to_owned(),
     });
-    session.start_ns = clock::monotonic_ns();
-    session.range_start_ns = session.start_ns;
+    session.times.start_ns = clock::monotonic_ns();
+    session.times.range_start_ns = session.times.start_ns;
     session
 }
 
@@ -137,8 +137,8 @@ fn windows_end_by_the_time_of_samples_and_not_of_their_reading() {
     const MS: u64 = 1_000_000;
     let target = Target::idle();
     let mut session = session(&target, MEMORY);
-    session.window_end_ns = session.start_ns + stats::window_ns(0);
-    let start_ns = session.start_ns;
+    session.times.window_end_ns = session.times.start_ns + stats::window_ns(0);
+    let start_ns = session.times.start_ns;
     for at_ms in (1..=1_200).chain([9_000]) {
         session.end_windows_until(start_ns + at_ms * MS);
         add(&mut session, target.pid(), &[], &[GENERATED], MS);
@@ -167,7 +167,7 @@ fn several_cuts_of_a_live_session_are_one_run() {
         session.adopt(target.pid()).unwrap();
         session.begin();
     }
-    sessions[0].start_ns = sessions[1].start_ns; // both count the same samples
+    sessions[0].times.start_ns = sessions[1].times.start_ns; // both count the same samples
     let mut parts = Vec::new();
     let began = Instant::now();
     for part in 1..=5 {

@@ -46,7 +46,7 @@ impl Host {
         if !self.processes.contains(pid) {
             self.processes.adopt(pid, "met");
         }
-        self.owners.met(pid);
+        self.owners.met(pid, None);
         let chain = Chain { kernel: &[], user: &[0x1000 + u64::from(pid)], outcome: Outcome::Complete };
         let sampled = Sampled {
             pid,
@@ -142,6 +142,23 @@ fn a_process_that_is_gone_when_a_look_comes_to_it_is_its_parents_and_not_the_res
     assert_eq!(host.of(REST), (0, 0.0));
     host.owners.ended(CHILD, Some("briefly"));
     assert_eq!((host.of(SHELLS), host.of(REST)), ((1, 10.0), (0, 0.0)));
+}
+
+/// Records of forks may be lost, or given up where they cost too much.
+#[test]
+fn a_process_of_which_no_record_told_is_its_parents_until_a_look_says_otherwise() {
+    let mut host = Host::new(true);
+    host.owners.met(CHILD, Some(SHELL));
+    host.owners.met(PYTHON, Some(CHILD));
+    host.sample(CHILD);
+    host.sample(PYTHON);
+    host.owners.ended(CHILD, Some("briefly"));
+    host.owners.ended(PYTHON, Some("briefly"));
+    assert_eq!((host.of(SHELLS), host.of(REST)), ((2, 20.0), (0, 0.0)));
+    host.owners.met(CHILD, Some(SHELL));
+    host.sample(CHILD);
+    host.look(&[(CHILD, PYTHONS)]);
+    assert_eq!((host.of(SHELLS), host.of(PYTHONS)), ((2, 20.0), (1, 10.0)));
 }
 
 /// It has a sampler of its own, which does not know what the process did before; another target would be charged with it.

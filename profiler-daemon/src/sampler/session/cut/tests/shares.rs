@@ -7,7 +7,7 @@ use crate::sampler::session::owners::Sampled;
 fn targets(count: u32) -> Session {
     let mut session = Session::new(MethodChoice::fixed(Method::Fp), &Symbols::new(MEMORY));
     session.follow_owners();
-    session.range_start_ns = clock::monotonic_ns();
+    session.times.range_start_ns = clock::monotonic_ns();
     let owners = session.owners.as_mut().unwrap();
     (0..count).for_each(|target| owners.enter(Owner(target), None, false, clock::monotonic_ns()));
     session
@@ -65,7 +65,7 @@ fn rounds_end_too_where_every_window_is_asked_for() {
 fn samples_of_a_process_that_waits_for_a_look_stay_its_own() {
     let mut session = targets(2);
     session.processes.adopt(1, "waits");
-    session.owners.as_mut().unwrap().met(1);
+    session.owners.as_mut().unwrap().met(1, None);
     sample(&mut session, 1);
     (0..3).for_each(|_| drop(session.cut_all_shares()));
     session.processes.forget(1);
