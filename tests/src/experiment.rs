@@ -1,6 +1,7 @@
 //! What the experiments share: their options and how they print.
 
 use std::fmt::Display;
+use std::path::Path;
 use std::str::FromStr;
 
 use anyhow::{Context, Result};
@@ -13,6 +14,13 @@ pub fn option<T>(name: &str, default: T) -> Result<T>
 where
     T: FromStr<Err: Display>,
 {
+    if std::env::args().any(|word| word == "--help") {
+        let program = std::env::args().next().unwrap_or_default();
+        let program = Path::new(&program).file_stem().unwrap_or_default().to_string_lossy().into_owned();
+        anyhow::bail!(
+            "the options of {program} are described at the top of its source, tests/src/bin or tests/benches"
+        );
+    }
     let mut words = std::env::args().skip_while(|word| word != name);
     if words.next().is_none() {
         return Ok(default);
