@@ -19,7 +19,7 @@ use crate::stack::{Frame, GeneratedCode, ObjectId};
 const MAX_PROCESSES: usize = 1_000;
 /// Names that have a shared entry. Still later ones share a last one.
 const MAX_SHARED_NAMES: usize = 1_000;
-/// In a round the window of each target ends once: one that holds a sample ends by the end of the second round.
+/// In a round the window of each target ends, once at least: one that holds a sample ends by the end of the second round.
 const ROUNDS_A_SAMPLE_LASTS: u8 = 2;
 /// The name of that last one.
 const OTHER_NAMES: &str = "[others]";

@@ -649,6 +649,25 @@ fn what_is_not_kept_at_the_end_is_said() -> Result<()> {
     Ok(())
 }
 
+/// Whoever asks for a time that is over ends no window that has begun since.
+#[test]
+fn a_request_for_the_past_ends_no_later_window() -> Result<()> {
+    privileged!();
+    let busy = Busy::new()?;
+    let _busy = busy.start()?;
+    let daemon = Daemon::start(3, &busy.section("busy", ""))?;
+    wait_for_windows(&daemon, "busy", 2)?;
+    wait_until("windows", || {
+        let asked = daemon.ctl(&["profile", "--from", "-6s", "--to", "-5s", "--format", "json"]);
+        asked.is_ok_and(|ended| ended.status == 0)
+            && windows(&daemon, "busy").is_ok_and(|windows| windows.len() >= 5)
+    })?;
+    let windows = windows(&daemon, "busy")?;
+    let lengths: Vec<u64> = windows.iter().map(|(from_ms, to_ms)| to_ms - from_ms).collect();
+    ensure!(lengths.iter().all(|length_ms| *length_ms >= 2_500), "{lengths:?}");
+    Ok(())
+}
+
 /// Another folder is another store; what is sampled meanwhile is in one or the other.
 #[test]
 fn profiles_are_kept_in_another_folder_without_a_gap() -> Result<()> {

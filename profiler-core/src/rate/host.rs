@@ -17,8 +17,9 @@ const MOST_FOR_NAMES: f64 = 0.35;
 /// Granted budgets may exceed what is available by this factor before it is shared anew at once; controllers aim at
 /// nine tenths of theirs.
 const SLACK: f64 = 1.05;
-/// A budget that is too small for so long is too small for what there is, and not for a burst (ns).
-const SHORT_NS: u64 = 30_000_000_000;
+/// A budget that is too small for so long is too small for what there is, and not for a burst or for set-up that is paid for over
+/// minutes (ns).
+const SHORT_NS: u64 = 300_000_000_000;
 
 /// The budget of a host, for all targets and for what is spent on none of them.
 ///
@@ -151,7 +152,7 @@ impl HostBudget {
         Some(shares)
     }
 
-    /// Whether the budget has been less than the lowest rates of all targets need for half a minute: there are too many targets for it.
+    /// Whether the budget has been less than the lowest rates of all targets need for five minutes: there are too many targets for it.
     pub fn is_short(&self, at_ns: u64) -> bool {
         self.short_since_ns.is_some_and(|since_ns| at_ns.saturating_sub(since_ns) >= SHORT_NS)
     }

@@ -54,6 +54,8 @@ pub(crate) struct Flush {
     pub(crate) labels: BTreeMap<String, String>,
     /// Whether this is the end of a requested time range; then earlier early ends don't delay it.
     pub(crate) is_end: bool,
+    /// How long before the request the range ended (ns): windows that have begun since hold nothing of it.
+    pub(crate) ended_ago_ns: u64,
 }
 
 impl Flush {

@@ -11,7 +11,7 @@ use super::window_writer::LostWindow;
 pub(crate) struct FlushWaiter {
     /// Whose.
     flush: Flush,
-    /// Windows that began before this are to be ended (ns).
+    /// When (ns): windows that began before that, and before the end of the range, are to be ended.
     asked_ns: u64,
     reply: Reply<Result<(), Refused>>,
 }
@@ -90,6 +90,7 @@ impl FlushWaiter {
 
     fn claims(&self, watched: &super::Watched) -> bool {
         let identity = &watched.identity;
-        watched.is_open_since(self.asked_ns) && self.flush.wants(&identity.name, &identity.labels)
+        watched.is_open_since(self.asked_ns.saturating_sub(self.flush.ended_ago_ns))
+            && self.flush.wants(&identity.name, &identity.labels)
     }
 }

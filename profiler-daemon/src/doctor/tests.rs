@@ -195,6 +195,9 @@ fn container_runtimes_are_named_with_whether_they_can_be_asked() {
     assert!(found(vec![(containerd.into(), true)]).finding.contains(containerd));
     let one_closed = found(vec![(containerd.into(), true), (docker.into(), false)]);
     assert_eq!(one_closed.level, Level::Warn);
+    assert!(one_closed.finding.contains("its containers have no names"), "{one_closed:?}");
+    let closed = found(vec![(docker.into(), false)]);
+    assert!(closed.finding.contains("containers and pods have no names"), "{closed:?}");
     assert!(
         one_closed.finding.contains(docker) && !one_closed.finding.contains(containerd),
         "{one_closed:?}"

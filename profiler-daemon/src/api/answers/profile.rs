@@ -8,7 +8,6 @@ use jiff::Zoned;
 use profile_files::store::Query;
 use profile_files::{Format, JSON, PPROF};
 use profiler_core::merge::Range;
-use profiler_core::rate::longest_window_ns;
 
 use super::reading::render;
 use super::{Answer, Call, content};
@@ -86,13 +85,16 @@ fn kept(call: &Call<'_>, from_unix_ns: u64, to_unix_ns: u64, now_unix_ns: u64) -
 
 async fn answer(call: &Call<'_>, time: ProfileTime, format: &'static Format) -> Answer {
     let (targets, labels) = (call.params.targets(&TARGET), call.params.labels(&LABEL)?);
-    let flush = Flush { targets: targets.clone(), labels: labels.clone(), is_end: false };
+    let flush = Flush { targets: targets.clone(), labels: labels.clone(), ..Flush::default() };
     let range = match time {
         ProfileTime::Next(time) => next(call, time, flush).await?,
         ProfileTime::Kept(range) => {
             let now_ns = unix_ns();
             let window_ns = call.latest().await?.status.store.window_s * 1e9; // in force, which may be longer than asked for
-            if range.to_unix_ns > now_ns.saturating_sub(longest_window_ns(window_ns as u64)) {
+            let ended_ago_ns = now_ns.saturating_sub(range.to_unix_ns);
+            // Windows that end in turn may be longer, and it is looked for those that are over about once a second.
+            if (ended_ago_ns as f64) < 2.0 * window_ns + 2e9 {
+                let flush = Flush { ended_ago_ns, ..flush };
                 wait(call, Duration::ZERO);
                 call.command(|reply| DaemonCommand::Flush(flush, reply)).await??;
             }

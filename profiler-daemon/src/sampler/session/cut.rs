@@ -156,9 +156,10 @@ impl Session {
         }
         self.times.range_start_ns = now_ns;
         self.fade_weights();
-        let moved = match oldest_ns < now_ns {
+        let has_waiting = self.owners.iter().flat_map(Owners::waiting).next().is_some();
+        let moved = match oldest_ns < now_ns || has_waiting {
             true => self.processes.end_round(),
-            false => self.processes.cut(), // all of them ended at once
+            false => self.processes.cut(), // all samples are handed over
         };
         // Their generated code was nobody's while they shared an entry.
         moved.into_iter().for_each(|pid| self.rereads.owe(pid));
