@@ -70,7 +70,7 @@ pub fn windows_at_once(targets: usize, window_ns: u64) -> usize {
     targets.div_ceil(batches(window_ns)).max(FEWEST_AT_ONCE)
 }
 
-/// How long after some windows of this length have ended the next ones may (ns), where it is looked every [`TICK_NS`].
+/// How long after some windows of this length have ended the next ones may (ns). Windows that are over are looked for every second.
 pub fn window_batch_pause_ns(window_ns: u64) -> u64 {
     (window_ns / (batches(window_ns) + 2) as u64).saturating_sub(TICK_NS / 2)
 }
