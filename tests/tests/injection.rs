@@ -62,11 +62,9 @@ fn attach(sweetspot: &Sweetspot, pid: u32, ms: u32) -> Result<Ended> {
     run(&mut sweetspot.command("attach", &words))
 }
 
-/// At half of what timer signals can give at least, of the CPU time that was sampled: on a busy host the agent comes late, and the
-/// target gets little.
+/// At half of what timer signals can give at least, of the CPU time it got: on a busy host that may be little.
 fn sampled_at_the_highest_rate(summary: &Summary) -> Result<()> {
-    ensure!(summary.samples > 0 && summary.samples as f64 > 125.0 * summary.weight_s, "{summary:?}");
-    ensure!(summary.weight_s > 0.3 * summary.target_cpu_s, "{summary:?}");
+    ensure!(summary.samples > 0 && summary.samples as f64 > 125.0 * summary.target_cpu_s, "{summary:?}");
     Ok(())
 }
 

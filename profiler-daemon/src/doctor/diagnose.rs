@@ -369,8 +369,8 @@ fn containers(facts: &Facts) -> Check {
         (true, true) => ok(NAME, "there is no socket of a container runtime at the usual places"),
         (_, true) => ok(NAME, format!("can be read from {open}")),
         (_, false) => {
-            let whose = if open.is_empty() { "containers and pods" } else { "its containers" };
-            let finding = format!("we may not open {closed}: {whose} have no names (docs/containers.md)");
+            let unnamed = if open.is_empty() { "containers and pods" } else { "its containers" };
+            let finding = format!("we may not open {closed}: {unnamed} have no names (docs/containers.md)");
             warn(NAME, finding, None)
         }
     }

@@ -15,7 +15,7 @@ use crate::sampler::watch::Watch;
 use crate::sys::clock;
 
 impl Watched {
-    /// Starts to sample it, if there is somebody, and it is time to try. Processes are watched first, to know
+    /// Starts to sample it, if it has processes and it is time to try. Processes are watched first, to know
     /// how: it takes two calls then.
     pub(crate) fn attach(&mut self, setup: &Setup, now_ns: u64) {
         let began_ns = clock::thread_cpu_ns();
@@ -98,7 +98,7 @@ impl Watched {
                 self.joined.clear();
                 self.left.clear();
             }
-            // The next look will say so; whoever comes then is attached to like the first.
+            // The next look finds that; a process that comes later is attached to like the first.
             Ok(None) => (self.state, self.reason) = (TargetState::Waiting, None),
             Err(error) => {
                 self.retry = self.retry.after(now_ns);

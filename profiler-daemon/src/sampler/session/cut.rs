@@ -20,7 +20,7 @@ use crate::objects::Objects;
 use crate::roots::View;
 use crate::sys::clock;
 
-/// Of what objects weighed before the last cut, or the last round, so much still counts when it is decided whose unwind tables stay.
+/// Of what objects weighed before the last cut, or the last round, so much still counts when it is decided which unwind tables stay.
 const REMEMBERED: f64 = 0.5;
 
 /// What was counted between two cuts, and all that it takes to name it: on any thread, while the session goes on or
@@ -161,7 +161,7 @@ impl Session {
             true => self.processes.end_round(),
             false => self.processes.cut(), // all samples are handed over
         };
-        // Their generated code was nobody's while they shared an entry.
+        // Code that they generated belonged to none of them while they shared an entry.
         moved.into_iter().for_each(|pid| self.rereads.owe(pid));
         let waiting = self.owners.iter().flat_map(Owners::waiting);
         let waiting = waiting.filter_map(|pid| self.processes.get(pid));

@@ -48,7 +48,7 @@ impl Session {
         self.members.awaited = Some(pid);
     }
 
-    /// The target is whatever is in this group and below, and whatever comes into it; `alone` says that nobody else is
+    /// The target is whatever is in this group and below, and whatever comes into it; `alone` says that no other target is
     /// sampled, so that an unknown process must be one that has come into it.
     pub(crate) fn follow_group(&mut self, group: Arc<Cgroup>, alone: bool) {
         self.members.meets_unknown = alone;
