@@ -112,6 +112,14 @@ short-lived *arguments:
 ends *arguments:
     cargo run --quiet --release -p tests --bin ends -- {{ arguments }}
 
+# Do the daemons of a fleet sample as one? Six replicas of a service, and a real Prometheus (six minutes); needs root and prometheus.
+fleet *arguments:
+    cargo run --quiet --release -p tests --bin fleet -- {{ arguments }}
+
+# Does every window arrive once at a backend that fails in ten ways and is killed? An hour (`--minutes 10` is shorter); needs root.
+faults *arguments:
+    cargo run --quiet --release -p tests --bin faults -- {{ arguments }}
+
 # Does anybody notice that a profiler comes and goes? Redis, PostgreSQL, Python and Node, 1,000 times each under load (an hour); needs root.
 injections *arguments:
     cargo run --quiet --release -p tests --bin injections -- {{ arguments }}

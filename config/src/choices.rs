@@ -125,11 +125,13 @@ choice! {
 
 choice! {
     /// What a backend takes.
-    ExportFormat, "pyroscope or otlp", later: [],
+    ExportFormat, "pyroscope, otlp or otlp-grpc", later: [],
     /// pprof, by Pyroscope's `/ingest`.
     Pyroscope = "pyroscope",
     /// OpenTelemetry's profiles over HTTP.
     Otlp = "otlp",
+    /// The same by gRPC.
+    OtlpGrpc = "otlp-grpc",
 }
 
 /// Which error of a function's CPU time the rate makes smallest.

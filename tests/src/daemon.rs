@@ -20,6 +20,8 @@ use crate::run::{Ended, Sweetspot, finish, run, start, wait_until};
 pub struct Daemon {
     folder: TempDir,
     store: PathBuf,
+    /// More lines of its section `[listen]`.
+    listen: String,
     sweetspot: Sweetspot,
     running: Option<Running>,
 }
@@ -29,16 +31,30 @@ impl Daemon {
     pub fn start(window_s: u32, targets: &str) -> Result<Daemon> {
         let folder = tempfile::tempdir()?;
         let store = folder.path().join("store");
-        Daemon::start_with(folder, store, window_s, targets)
+        Daemon::start_with(folder, store, "", window_s, targets)
     }
 
     /// The same with its profiles in another folder.
     pub fn start_in(store: PathBuf, window_s: u32, targets: &str) -> Result<Daemon> {
-        Daemon::start_with(tempfile::tempdir()?, store, window_s, targets)
+        Daemon::start_with(tempfile::tempdir()?, store, "", window_s, targets)
     }
 
-    fn start_with(folder: TempDir, store: PathBuf, window_s: u32, targets: &str) -> Result<Daemon> {
-        let mut daemon = Daemon { folder, store, sweetspot: Sweetspot::new(), running: None };
+    /// The same with more lines of the section that says where it listens.
+    pub fn start_at(listen: &str, window_s: u32, targets: &str) -> Result<Daemon> {
+        let folder = tempfile::tempdir()?;
+        let store = folder.path().join("store");
+        Daemon::start_with(folder, store, listen, window_s, targets)
+    }
+
+    fn start_with(
+        folder: TempDir,
+        store: PathBuf,
+        listen: &str,
+        window_s: u32,
+        targets: &str,
+    ) -> Result<Daemon> {
+        let listen = listen.to_owned();
+        let mut daemon = Daemon { folder, store, listen, sweetspot: Sweetspot::new(), running: None };
         daemon.write_settings(window_s, targets)?;
         daemon.start_again()?;
         Ok(daemon)
@@ -46,14 +62,14 @@ impl Daemon {
 
     /// Writes other settings; they are in force once they are read again.
     pub fn write_settings(&self, window_s: u32, targets: &str) -> Result<()> {
-        let (store, socket) = (self.store(), self.socket());
+        let (store, socket, listen) = (self.store(), self.socket(), &self.listen);
         // A key of no section stands before all of them.
         let (before, targets) = match targets.strip_prefix("target = []") {
             Some(others) => ("target = []\n", others),
             None => ("", targets),
         };
         let text = format!(
-            "{before}[store]\nfolder = {store:?}\nwindow = \"{window_s}s\"\n\n[listen]\nsocket = {socket:?}\ngroup = \"root\"\n\n{targets}\n"
+            "{before}[store]\nfolder = {store:?}\nwindow = \"{window_s}s\"\n\n[listen]\nsocket = {socket:?}\ngroup = \"root\"\n{listen}\n{targets}\n"
         );
         Ok(fs::write(self.settings(), text)?)
     }

@@ -3,6 +3,7 @@
 
 pub mod aliasing;
 pub mod attempts;
+pub mod backend;
 pub mod bouts;
 pub mod brood;
 pub mod cases;

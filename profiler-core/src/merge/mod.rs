@@ -21,12 +21,14 @@
 
 mod intern;
 mod notes;
+mod part;
 mod runs;
 
 use std::collections::BTreeMap;
 
 use crate::profile::{StackWindow, SymbolizedProfile, Window};
 use intern::{Interner, Places};
+pub use part::part_of;
 use runs::Runs;
 
 /// Bins that a sum has at most: as many as a run of its own has windows.

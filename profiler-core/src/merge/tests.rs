@@ -258,6 +258,30 @@ proptest! {
         prop_assert_eq!(sums(&whole).0, all);
     }
 
+    /// Parts share no stack, miss none, and hold nothing that their stacks do not refer to.
+    #[test]
+    fn parts_add_up_to_the_whole_and_hold_what_is_theirs(profiles in profiles(), cut in 0..12_usize) {
+        let whole = merged(seconds(0, 400), 60, &profiles);
+        let parts = [part_of(&whole, 0..cut), part_of(&whole, cut..usize::MAX)];
+        prop_assert_eq!(parts[0].stacks.len() + parts[1].stacks.len(), whole.stacks.len());
+        let of_parts = parts.each_ref().map(sums);
+        prop_assert_eq!(sums(&whole), (of_parts[0].0 + of_parts[1].0, of_parts[0].1 + of_parts[1].1));
+        for target in ["a", "b", "c"] {
+            for name in ["main", "parse", "copy", "walk"] {
+                let sum: u64 = parts.iter().map(|part| weight(part, target, name)).sum();
+                prop_assert_eq!(sum, weight(&whole, target, name));
+            }
+        }
+        for part in &parts {
+            let mut used: Vec<u32> = part.stacks.iter().flat_map(|stack| &stack.frames).map(|frame| frame.0).collect();
+            used.sort_unstable();
+            used.dedup();
+            prop_assert_eq!(used.len(), part.locations.len());
+            prop_assert!(part.functions.len() <= part.locations.len() && part.processes.len() <= part.stacks.len());
+            prop_assert_eq!(&part.run.target, &whole.run.target);
+        }
+    }
+
     /// The sum of sums is the sum.
     #[test]
     fn the_order_of_merging_does_not_matter(profiles in profiles(), at in 0..8_usize) {

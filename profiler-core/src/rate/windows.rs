@@ -11,8 +11,8 @@ use std::collections::VecDeque;
 const SHARE: f64 = 0.15;
 /// So many windows decide what one costs: those that were kept last.
 const REMEMBERED: usize = 64;
-/// A window counts for no more than so many times what half of them cost less than: the first one of a program, or the first of all,
-/// reads what the others find in memory, and may cost as much as hundreds of them.
+/// A window counts for no more than so many times what half of them cost less than: one that meets a new program reads what the
+/// others find in memory, and may cost as much as hundreds of them.
 const DEAREST: f64 = 8.0;
 /// So many times as long as asked for a window gets at most.
 const MOST_STRETCHED: u64 = 6;
@@ -36,16 +36,15 @@ pub struct WindowLength {
 }
 
 impl WindowLength {
-    /// So many windows were named and kept until now, for so much CPU time (ns).
+    /// So many windows were named and stored until now, for so much CPU time (ns). The first window of a target is not among
+    /// them: it reads the target's symbols.
     pub fn observe(&mut self, windows: u64, cpu_ns: u64) {
         let more = windows.saturating_sub(self.last.0);
         if more == 0 {
             return; // what was spent belongs to the next
         }
         let each_ns = cpu_ns.saturating_sub(self.last.1) as f64 / more as f64;
-        // The first of all reads the kernel's list of functions, and says nothing of the next.
-        let counted = if self.last.0 == 0 { more - 1 } else { more };
-        self.costs_ns.extend(std::iter::repeat_n(each_ns, counted.min(REMEMBERED as u64) as usize));
+        self.costs_ns.extend(std::iter::repeat_n(each_ns, more.min(REMEMBERED as u64) as usize));
         self.costs_ns.drain(..self.costs_ns.len().saturating_sub(REMEMBERED));
         self.last = (windows, cpu_ns);
         self.each_ns = mean_without_the_dearest(&self.costs_ns);
@@ -118,11 +117,9 @@ mod tests {
     }
 
     #[test]
-    fn what_the_first_window_reads_for_all_is_not_expected_of_the_others() {
-        let mut length = WindowLength::default();
-        length.observe(1, 120_000_000);
-        assert_eq!(length.length_ns(2 * SECOND, 1, 0.02), 2 * SECOND, "nothing is known by then");
-        (2..=10).for_each(|windows| length.observe(windows, 120_000_000 + windows * 1_000_000));
+    fn a_window_that_meets_a_large_program_is_not_expected_again() {
+        let mut length = after(9, 1);
+        length.observe(10, 9_000_000 + 120_000_000);
         let expected_cpus = length.expected_cpus(200, 60 * SECOND);
         assert!(expected_cpus < 2.0 * 200.0 * 1e-3 / 60.0, "{expected_cpus}");
         assert_eq!(length.length_ns(60 * SECOND, 100, 0.02), 60 * SECOND);

@@ -48,4 +48,6 @@ pub(crate) enum PushFormat {
     Pyroscope,
     /// OpenTelemetry's profiles over HTTP, protocol 1.10 or later: `/v1development/profiles`.
     Otlp,
+    /// The same by gRPC; most collectors take it at port 4317.
+    OtlpGrpc,
 }

@@ -132,8 +132,12 @@ struct WriterState {
     suspects: Vec<PathBuf>,
     rules: Option<Rules>,
     exports: Option<Vec<Export>>,
-    /// Windows that were named, and the threads' CPU time (ns).
-    spent: (u64, u64),
+    /// Windows that were named, without the first of each target.
+    later_windows: u64,
+    /// CPU time of the threads and of the processes that read symbols (ns).
+    cpu_ns: u64,
+    /// The part of it that went into first windows.
+    first_windows_ns: u64,
     targets: BTreeMap<String, StoredWindows>,
 }
 
@@ -406,9 +410,11 @@ impl WindowWriter {
         state.store.dropped_queue + state.store.counters.dropped_full + state.store.counters.dropped_refused
     }
 
-    /// Windows that were named until now, and what that and keeping them took (ns of CPU time).
+    /// Windows that were named until now, and what naming and storing them took (ns of CPU time), without the
+    /// first window of each target: reading a program's symbols is set-up, and the next windows find them read.
     pub(crate) fn spent(&self) -> (u64, u64) {
-        self.state().spent
+        let state = self.state();
+        (state.later_windows, state.cpu_ns.saturating_sub(state.first_windows_ns))
     }
 
     /// What became of a target's windows.

@@ -14,8 +14,22 @@ use crate::cli::PushFormat;
 
 /// Characters of what it says that are shown.
 const SHOWN: usize = 200;
-/// Longest time to wait that is believed.
-const LONGEST_WAIT: u64 = 86_400;
+/// Longest time to wait that is believed (s).
+pub(super) const LONGEST_WAIT: u64 = 86_400;
+
+/// What backends say of a profile that is longer than they take, beside the status 413: gRPC's libraries, and Pyroscope of
+/// its limits on bytes and on stacks.
+const TOO_LONG: [&str; 6] = [
+    "larger than max",
+    "length too large",
+    "exceeds maximum size",
+    "exceeded while decompressing",
+    "(max_profile_size_byte",
+    "(max_profile_stacktrace_samples",
+];
+
+/// Values of a request's headers, which an answer may repeat.
+pub(super) struct Secrets(Vec<String>);
 
 /// The answer to a request, read to its end.
 pub(super) struct Answer {
@@ -25,8 +39,8 @@ pub(super) struct Answer {
     pub(super) location: Option<String>,
     pub(super) retry_after: Option<Duration>,
     pub(super) body: Vec<u8>,
-    /// Values of the request's headers, which an answer may repeat.
-    pub(super) secrets: Vec<String>,
+    /// What of it is not shown.
+    pub(super) secrets: Secrets,
 }
 
 /// What goes along with an error over HTTP (`google.rpc.Status`).
@@ -62,7 +76,7 @@ impl Answer {
             location: header(LOCATION),
             retry_after: seconds.map(|seconds| Duration::from_secs(seconds.min(LONGEST_WAIT))),
             body,
-            secrets: sent.iter().filter_map(|(_, value)| secret(value)).collect(),
+            secrets: Secrets::of(sent),
         }
     }
 
@@ -79,7 +93,10 @@ impl Answer {
             200..=299 if receiver.format == PushFormat::Otlp => self.check_otlp(host),
             200..=299 => Ok(()),
             300..=399 => {
-                let to = self.location.as_deref().map_or("another address".to_owned(), |to| self.shown(to));
+                let to = self
+                    .location
+                    .as_deref()
+                    .map_or("another address".to_owned(), |to| self.secrets.shown(to));
                 Err(PushError::Receiver(format!(
                     "{host} redirects to {to} ({status}); give that address with --to if it is right"
                 )))
@@ -94,7 +111,7 @@ impl Answer {
                 "{host} takes no profiles at {} ({status}){said}; check the path in --to, and --format",
                 path(&receiver.url)
             ))),
-            413 => Err(PushError::Profile(format!(
+            413 => Err(PushError::TooLong(format!(
                 "{host} takes no body of {} (413){said}; raise its limit, or push profiles of shorter time",
                 size(bytes)
             ))),
@@ -106,6 +123,10 @@ impl Answer {
                 text: format!("{host} failed ({status}){said}"),
                 after: self.retry_after,
             }),
+            _ if too_long(&String::from_utf8_lossy(&self.body)) => Err(PushError::TooLong(format!(
+                "{host} takes no profile of {} ({status}){said}; raise its limit, or push profiles of shorter time",
+                size(bytes)
+            ))),
             _ => Err(PushError::Profile(format!(
                 "{host} refuses it ({status}){said}; check --format, and what {host} accepts"
             ))),
@@ -114,18 +135,14 @@ impl Answer {
 
     /// A proxy may say 200 as well, with a page.
     fn check_otlp(&self, host: &str) -> Result<(), PushError> {
-        let Some((rejected, message)) = self.partial_success() else {
+        let Some((is_rejected, message)) = self.partial_success() else {
             return Err(PushError::Receiver(format!(
                 "{host} answers {} with something that acknowledges no profile; check that --to leads to a receiver of OTLP \
                  profiles",
                 self.status
             )));
         };
-        if !rejected {
-            return Ok(());
-        }
-        let said = if message.is_empty() { String::new() } else { format!(": {}", self.shown(&message)) };
-        Err(PushError::Profile(format!("{host} rejected it{said}; look at its log")))
+        if is_rejected { Err(rejected(host, &self.secrets.shown(&message))) } else { Ok(()) }
     }
 
     /// Whether something was rejected, and why.
@@ -147,19 +164,37 @@ impl Answer {
             true => Status::decode(self.body.as_slice()).map(|status| status.message).unwrap_or_default(),
             false => String::from_utf8_lossy(&self.body).into_owned(),
         };
-        let text = self.shown(text.trim());
+        let text = self.secrets.shown(text.trim());
         if text.is_empty() || text.starts_with('<') { String::new() } else { format!(": {text}") }
     }
+}
 
-    /// The beginning of a text of its own, without the secrets that it may repeat.
-    fn shown(&self, text: &str) -> String {
+impl Secrets {
+    /// Those of a request with these headers.
+    pub(super) fn of(headers: &[(HeaderName, HeaderValue)]) -> Self {
+        Self(headers.iter().filter_map(|(_, value)| secret(value)).collect())
+    }
+
+    /// The beginning of a text of the backend's, without the secrets that it may repeat.
+    pub(super) fn shown(&self, text: &str) -> String {
         let hidden = |text: String, secret: &String| text.replace(secret.as_str(), "…");
-        let visible = visible(&self.secrets.iter().fold(text.to_owned(), hidden));
+        let visible = visible(&self.0.iter().fold(text.to_owned(), hidden));
         match visible.char_indices().nth(SHOWN) {
             Some((end, _)) => format!("{}…", &visible[..end]),
             None => visible,
         }
     }
+}
+
+/// Whether a backend says by this text that a profile is longer than it takes.
+pub(super) fn too_long(text: &str) -> bool {
+    TOO_LONG.iter().any(|words| text.contains(words))
+}
+
+/// A profile that was rejected by an acknowledgement, for the reason that the backend gives (which may be empty).
+pub(super) fn rejected(host: &str, reason: &str) -> PushError {
+    let said = if reason.is_empty() { String::new() } else { format!(": {reason}") };
+    PushError::Profile(format!("{host} rejected it{said}; look at its log"))
 }
 
 /// What of a header's value is secret: the scheme of an authorization is not.
@@ -191,7 +226,7 @@ mod tests {
 
     fn answer(status: u16, content_type: &str, body: &[u8]) -> Answer {
         let (location, retry_after) = (Some("http://elsewhere/".to_owned()), None);
-        let secrets = vec!["s3cret".to_owned()];
+        let secrets = Secrets(vec!["s3cret".to_owned()]);
         Answer {
             status,
             content_type: content_type.to_owned(),
@@ -245,6 +280,29 @@ mod tests {
             let refused = check("text/html", page).unwrap_err();
             assert!(refused.to_string().contains("acknowledges no profile"), "{refused}");
         }
+    }
+
+    #[test]
+    fn a_profile_that_is_too_long_is_told_from_one_that_is_wrong() {
+        let check = |status: u16, body: &str| {
+            answer(status, "text/plain", body.as_bytes()).check(&receiver(PushFormat::Pyroscope), 9_000_000)
+        };
+        for (status, body) in [
+            (413, "no"),
+            (
+                400,
+                "the profile with labels '{}' exceeds the size limit (max_profile_size_byte, actual: 9, limit: 4)",
+            ),
+            (
+                422,
+                "… exceeds the samples count limit (max_profile_stacktrace_samples, actual: 20000, limit: 16000)",
+            ),
+        ] {
+            let error = check(status, body).unwrap_err();
+            assert!(matches!(&error, PushError::TooLong(text) if text.contains("of 8.6 MiB")), "{error:?}");
+        }
+        let wrong = check(400, "profile with labels '{}' has label name too long: 'x'").unwrap_err();
+        assert!(matches!(wrong, PushError::Profile(_)), "{wrong:?}");
     }
 
     #[test]

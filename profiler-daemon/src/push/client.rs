@@ -1,4 +1,4 @@
-//! One request to a backend, bounded in time and in the size of its answer.
+//! One request to a backend by HTTP, bounded in time and in the size of its answer.
 
 use std::fmt;
 use std::io::Read;
@@ -7,14 +7,19 @@ use std::time::Duration;
 use ureq::http::header::{CONTENT_ENCODING, CONTENT_TYPE, EXPECT};
 use ureq::http::{HeaderName, HeaderValue, Response};
 use ureq::tls::{Certificate, RootCerts, TlsConfig};
+use ureq::unversioned::resolver::DefaultResolver;
 use ureq::{Agent, Body};
 
 use super::answer::Answer;
+use super::early_answer::EarlyAnswers;
 use super::receiver::Receiver;
 use super::trouble::{PushError, unreached};
 
+/// What requests say that they come from.
+pub(super) const USER_AGENT: &str = concat!("sweetspot/", env!("CARGO_PKG_VERSION"));
+
 /// Longest answer that is read: what acknowledges a profile has a few bytes.
-const LONGEST_ANSWER: u64 = 64 << 10;
+pub(super) const LONGEST_ANSWER: u64 = 64 << 10;
 
 /// Of a longer body, a backend may say that it takes none before it is sent. Of a shorter one it has all by then.
 const LONG_BODY: usize = 64 << 10;
@@ -39,8 +44,8 @@ pub(super) struct Post {
     pub(super) body: Vec<u8>,
 }
 
-/// A backend and how it is reached. Clones share connections.
-pub(crate) struct PushClient {
+/// A backend that is reached by HTTP.
+pub(super) struct HttpClient {
     receiver: Receiver,
     headers: Vec<(HeaderName, HeaderValue)>,
     timeout: Duration,
@@ -69,22 +74,17 @@ pub(crate) fn agent(timeout: Duration, authorities: Option<&[Certificate<'static
         .http_status_as_error(false)
         .proxy(ureq::Proxy::try_from_env())
         .tls_config(tls.build())
-        .user_agent(concat!("sweetspot/", env!("CARGO_PKG_VERSION")))
+        .user_agent(USER_AGENT)
         .build();
-    settings.into()
+    Agent::with_parts(settings, EarlyAnswers::default(), DefaultResolver::default())
 }
 
-impl PushClient {
+impl HttpClient {
     /// Knows the backend; nothing is sent yet.
-    pub(crate) fn new(receiver: &Receiver, access: &PushAccess) -> Self {
+    pub(super) fn new(receiver: &Receiver, access: &PushAccess) -> Self {
         let agent = agent(access.timeout, access.authorities.as_deref());
         let headers = access.headers.clone();
         Self { receiver: receiver.clone(), headers, timeout: access.timeout, agent }
-    }
-
-    /// Where it leads.
-    pub(super) fn receiver(&self) -> &Receiver {
-        &self.receiver
     }
 
     /// Sends it and reads the whole answer, whatever it says.

@@ -1,11 +1,15 @@
 //! `push`: profiles to a backend, as Pyroscope or OpenTelemetry takes them.
 //!
-//! [`PushClient::send`] is what one profile takes; all else here is the command.
+//! [`PushClient::send`] is what one profile takes; all else here is the command. A profile that is longer than the backend
+//! takes is sent in parts, which the backend adds up.
 
 mod answer;
 mod client;
+mod early_answer;
+mod grpc;
 mod naming;
 mod otlp;
+mod parts;
 mod pyroscope;
 mod receiver;
 mod source;
@@ -21,8 +25,11 @@ use profile_files::names::visible;
 use profiler_core::profile::{SymbolizedProfile, WeightedStack};
 
 use self::answer::size;
-pub(crate) use self::client::{PushAccess, PushClient, agent};
+use self::client::HttpClient;
+pub(crate) use self::client::{PushAccess, agent};
+use self::grpc::GrpcClient;
 pub(crate) use self::naming::{PushIdentity, PushNaming};
+pub(crate) use self::parts::PartsLeft;
 pub(crate) use self::receiver::{Receiver, is_this_machine};
 pub(crate) use self::source::PushSource;
 pub(crate) use self::trouble::PushError;
@@ -32,21 +39,78 @@ use crate::plot::grouped;
 use crate::settings::PushJob;
 use crate::terminal::Terminal;
 
+/// A backend that takes profiles, and how it is reached.
+pub(crate) struct PushClient {
+    receiver: Receiver,
+    transport: Transport,
+}
+
+enum Transport {
+    Http(HttpClient),
+    Grpc(Box<GrpcClient>),
+}
+
 impl PushClient {
-    /// Sends a profile; how many bytes it took.
+    /// Knows the backend; nothing is sent yet.
     ///
     /// # Errors
     ///
-    /// If it was not acknowledged.
-    pub(crate) fn send(&self, source: &PushSource, identity: &PushIdentity) -> Result<usize, PushError> {
-        let post = match self.receiver().format {
-            PushFormat::Pyroscope => pyroscope::post(source, identity),
-            PushFormat::Otlp => otlp::post(&source.profile, identity)
-                .map_err(|error| PushError::Profile(format!("it cannot be compressed ({error})")))?,
+    /// If the system or the certificates do not permit it.
+    pub(crate) fn new(receiver: &Receiver, access: &PushAccess) -> Result<Self> {
+        let transport = match receiver.format {
+            PushFormat::Pyroscope | PushFormat::Otlp => Transport::Http(HttpClient::new(receiver, access)),
+            PushFormat::OtlpGrpc => Transport::Grpc(Box::new(GrpcClient::new(receiver, access)?)),
         };
-        self.post(&post)?.check(self.receiver(), post.body.len())?;
+        Ok(Self { receiver: receiver.clone(), transport })
+    }
+
+    /// Sends what is left of a profile, in as many parts as it takes; how many bytes were acknowledged of all of it.
+    ///
+    /// # Errors
+    ///
+    /// If a part was not acknowledged: it and those after it are left.
+    pub(crate) fn send(
+        &mut self,
+        source: &PushSource,
+        identity: &PushIdentity,
+        left: &mut PartsLeft,
+    ) -> Result<usize, PushError> {
+        while let Some(stacks) = left.next() {
+            let sent = if left.is_whole(&stacks) {
+                self.request(source, identity)
+            } else {
+                let with_file = self.receiver.format == PushFormat::Pyroscope;
+                let part = source.part(stacks, with_file).map_err(not_compressed)?;
+                self.request(&part, identity)
+            };
+            match sent {
+                Ok(bytes) => left.acknowledge(bytes),
+                Err(PushError::TooLong(_)) if left.halve() => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(left.bytes())
+    }
+
+    /// One request; how many bytes it has.
+    fn request(&mut self, source: &PushSource, identity: &PushIdentity) -> Result<usize, PushError> {
+        let client = match &mut self.transport {
+            Transport::Grpc(client) => return client.send(otlp::message(&source.profile, identity)),
+            Transport::Http(client) => client,
+        };
+        let post = match self.receiver.format {
+            PushFormat::Pyroscope => pyroscope::post(source, identity),
+            PushFormat::Otlp | PushFormat::OtlpGrpc => {
+                otlp::post(&source.profile, identity).map_err(not_compressed)?
+            }
+        };
+        client.post(&post)?.check(&self.receiver, post.body.len())?;
         Ok(post.body.len())
     }
+}
+
+fn not_compressed(error: std::io::Error) -> PushError {
+    PushError::Profile(format!("it cannot be compressed ({error})"))
 }
 
 /// Sends the files in their order, with a line for each. Ends early where no other file would be taken.
@@ -55,14 +119,14 @@ impl PushClient {
 ///
 /// If a line cannot be written.
 pub(crate) fn run(job: &PushJob, terminal: Terminal) -> Result<ExitCode> {
-    let client = PushClient::new(&job.receiver, &job.access);
+    let mut client = PushClient::new(&job.receiver, &job.access)?;
     if job.receiver.is_exposed && !job.access.headers.is_empty() {
         terminal
             .say(&format!("headers go to {} without encryption; give an https address", job.receiver.host));
     }
     let mut status = ExitCode::SUCCESS;
     for (at, path) in job.files.iter().enumerate() {
-        match push(&client, path, &job.naming) {
+        match push(&mut client, path, &job.naming) {
             Ok(line) => terminal.print(&line)?,
             Err(error) => {
                 terminal.fail(&error);
@@ -82,20 +146,30 @@ pub(crate) fn run(job: &PushJob, terminal: Terminal) -> Result<ExitCode> {
 }
 
 /// Sends a file; the line that says so.
-fn push(client: &PushClient, path: &Path, naming: &PushNaming) -> Result<String> {
+fn push(client: &mut PushClient, path: &Path, naming: &PushNaming) -> Result<String> {
     let source = PushSource::read(path)?;
     let identity = naming.identity(&source.profile, source.stamp.as_ref());
     let shown = visible(&path.to_string_lossy());
-    let bytes = client.send(&source, &identity).map_err(|error| match error {
-        PushError::NotPermitted(text) => Failure::NotPermitted(format!("{shown} is not sent: {text}")).into(),
-        error => Error::from(error).context(format!("{shown} is not sent")),
+    let mut left = PartsLeft::all_of(&source.profile);
+    let sent = client.send(&source, &identity, &mut left);
+    let bytes = sent.map_err(|error| {
+        let what = match left.acknowledged() {
+            0 => format!("{shown} is not sent"),
+            parts => format!(
+                "{shown} is not sent in full, and {parts} parts of it would count twice if you push it again"
+            ),
+        };
+        match error {
+            PushError::NotPermitted(text) => Failure::NotPermitted(format!("{what}: {text}")).into(),
+            error => Error::from(error).context(what),
+        }
     })?;
-    Ok(format!(
-        "sent {shown} to {}: {}, {}\n",
-        client.receiver().host,
-        contents(&source.profile),
-        size(bytes)
-    ))
+    let parts = match left.acknowledged() {
+        ..=1 => String::new(),
+        parts => format!(" in {parts} parts, since it takes none as long as all of it"),
+    };
+    let (host, contents) = (&client.receiver.host, contents(&source.profile));
+    Ok(format!("sent {shown} to {host}: {contents}, {}{parts}\n", size(bytes)))
 }
 
 /// Whether every other file would meet the same.

@@ -23,7 +23,7 @@ use super::client::Post;
 use super::naming::{PushIdentity, only_command};
 use super::source::gzip;
 
-/// The request for a profile.
+/// The request for a profile by HTTP.
 ///
 /// # Errors
 ///
@@ -37,7 +37,8 @@ pub(super) fn post(profile: &SymbolizedProfile, identity: &PushIdentity) -> std:
     })
 }
 
-fn message(profile: &SymbolizedProfile, identity: &PushIdentity) -> ExportProfilesServiceRequest {
+/// The message of a profile.
+pub(super) fn message(profile: &SymbolizedProfile, identity: &PushIdentity) -> ExportProfilesServiceRequest {
     let mut dictionary = Dictionary::new(profile);
     let run = &profile.run;
     let attributes = about_run(run, &mut dictionary);

@@ -52,6 +52,12 @@ impl Receiver {
         });
         let end = match format {
             PushFormat::Otlp => OTLP_PATH,
+            PushFormat::OtlpGrpc if path.is_empty() => "",
+            PushFormat::OtlpGrpc => {
+                return Err(usage(
+                    "--to holds a path, and gRPC has none; give one such as http://localhost:4317",
+                ));
+            }
             PushFormat::Pyroscope => PYROSCOPE_PATH,
         };
         let base = path.strip_suffix(end).unwrap_or(path);
@@ -89,6 +95,7 @@ mod tests {
             ("https://p/tenant/", None, "https://p/tenant/ingest"),
             ("http://c:4318", otlp, "http://c:4318/v1development/profiles"),
             ("http://c:4318/v1development/profiles", None, "http://c:4318/v1development/profiles"),
+            ("http://c:4317/", Some(PushFormat::OtlpGrpc), "http://c:4317"),
             ("https://c/otlp", otlp, "https://c/otlp/v1development/profiles"),
             ("http://[::1]:4318/v1development/profiles/", None, "http://[::1]:4318/v1development/profiles"),
         ] {
@@ -116,5 +123,6 @@ mod tests {
         {
             Receiver::new(to, None).unwrap_err();
         }
+        Receiver::new("http://c:4317/v1development/profiles", Some(PushFormat::OtlpGrpc)).unwrap_err();
     }
 }

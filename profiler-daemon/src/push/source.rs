@@ -1,6 +1,7 @@
 //! A file that holds a profile.
 
 use std::io::{Read, Write};
+use std::ops::Range;
 use std::path::Path;
 
 use anyhow::{Error, Result, anyhow};
@@ -8,6 +9,7 @@ use flate2::Compression;
 use flate2::write::GzEncoder;
 use profile_files::pprof;
 use profile_files::store::Stamp;
+use profiler_core::merge::part_of;
 use profiler_core::profile::SymbolizedProfile;
 
 use crate::sys::root::{Link, open_regular};
@@ -44,6 +46,19 @@ impl PushSource {
         })?;
         let stamp = Stamp::read(bytes.as_slice());
         Ok(Self { profile, pprof: compressed(bytes)?, stamp })
+    }
+}
+
+impl PushSource {
+    /// Some of the profile's stacks, and their file if `with_file`.
+    ///
+    /// # Errors
+    ///
+    /// If it cannot be compressed.
+    pub(super) fn part(&self, stacks: Range<usize>, with_file: bool) -> std::io::Result<Self> {
+        let profile = part_of(&self.profile, stacks);
+        let pprof = if with_file { gzip(&pprof::encode(&profile))? } else { Vec::new() };
+        Ok(Self { profile, pprof, stamp: self.stamp.clone() })
     }
 }
 

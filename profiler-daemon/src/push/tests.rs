@@ -7,11 +7,13 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpListener;
 use std::path::Path;
 use std::process::Command;
-use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 
 use profile_files::{pprof, store, testing};
+use profiler_core::profile::{ProcessIndex, ProcessInfo};
 use tokio_rustls::rustls::pki_types::pem::PemObject;
 use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use tokio_rustls::rustls::{ServerConfig, ServerConnection, Stream};
@@ -20,7 +22,7 @@ use ureq::tls::Certificate;
 use super::*;
 
 /// A certificate in `folder` for 127.0.0.1 that is valid for so many days from now, or nothing where there is no openssl.
-fn certificate(folder: &Path, days: &str) -> Option<()> {
+pub(super) fn certificate(folder: &Path, days: &str) -> Option<()> {
     let mut request = Command::new("openssl");
     request.current_dir(folder).args([
         "req",
@@ -76,8 +78,8 @@ fn backend(folder: &Path) -> String {
     url
 }
 
-/// All of a request: what is left unread when a connection is closed may take the answer with it.
-fn read_request(stream: impl Read) -> std::io::Result<()> {
+/// All of a request, and its body: what is left unread when a connection is closed may take the answer with it.
+fn read_request(stream: impl Read) -> std::io::Result<Vec<u8>> {
     let mut stream = BufReader::new(stream);
     let (mut line, mut length) = (String::new(), 0);
     while stream.read_line(&mut line)? > 2 {
@@ -86,7 +88,9 @@ fn read_request(stream: impl Read) -> std::io::Result<()> {
         }
         line.clear();
     }
-    stream.read_exact(&mut vec![0; length])
+    let mut body = vec![0; length];
+    stream.read_exact(&mut body)?;
+    Ok(body)
 }
 
 fn send(url: &str, authority: Option<&Path>) -> Result<usize, PushError> {
@@ -100,7 +104,9 @@ fn send_file(url: &str, authority: Option<&Path>, source: PushSource) -> Result<
         vec![Certificate::from_pem(&std::fs::read(folder.join("certificate.pem")).unwrap()).unwrap()]
     });
     let access = PushAccess { headers: Vec::new(), authorities, timeout: Duration::from_secs(20) };
-    PushClient::new(&receiver, &access).send(&source, &PushNaming::default().identity(&source.profile, None))
+    let identity = PushNaming::default().identity(&source.profile, None);
+    let mut left = PartsLeft::all_of(&source.profile);
+    PushClient::new(&receiver, &access).unwrap().send(&source, &identity, &mut left)
 }
 
 #[test]
@@ -130,17 +136,88 @@ fn only_a_certificate_that_is_trusted_and_valid_gets_a_profile() {
 fn a_body_that_is_too_long_is_refused_before_it_is_sent() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());
-    thread::spawn(move || {
-        for mut stream in listener.incoming().flatten() {
-            let mut lines = BufReader::new(stream.try_clone().unwrap()).lines();
-            while lines.next().is_some_and(|line| line.is_ok_and(|line| !line.is_empty())) {}
-            let _ = stream.write_all(b"HTTP/1.1 413 Content Too Large\r\ncontent-length: 0\r\n\r\n");
-        }
+    let head = thread::spawn(move || {
+        let (mut stream, _) = listener.accept().unwrap();
+        let lines = BufReader::new(stream.try_clone().unwrap()).lines().map_while(Result::ok);
+        let head: Vec<String> = lines.take_while(|line| !line.is_empty()).collect();
+        stream.write_all(b"HTTP/1.1 413 Content Too Large\r\ncontent-length: 0\r\n\r\n").unwrap();
+        // A client that was kept from reading this for a second sends its body all the same.
+        let _ = std::io::copy(&mut stream, &mut std::io::sink());
+        head
     });
     let profile = testing::profile();
-    let refused =
-        send_file(&url, None, PushSource { profile, pprof: vec![0; 8 << 20], stamp: None }).unwrap_err();
-    assert!(refused.to_string().contains("takes no body of 8.0 MiB (413)"), "{refused}");
+    let identity = PushNaming::default().identity(&profile, None);
+    let source = PushSource { profile, pprof: vec![0; 8 << 20], stamp: None };
+    let access = PushAccess { headers: Vec::new(), authorities: None, timeout: Duration::from_secs(60) };
+    let mut client = PushClient::new(&Receiver::new(&url, None).unwrap(), &access).unwrap();
+    let refused = client.request(&source, &identity).unwrap_err();
+    assert!(
+        matches!(&refused, PushError::TooLong(text) if text.contains("takes no body of 8.0 MiB (413)")),
+        "{refused}"
+    );
+    drop(client);
+    let head = head.join().unwrap();
+    assert!(head.iter().any(|line| line.eq_ignore_ascii_case("expect: 100-continue")), "{head:?}");
+}
+
+/// Answers by the length of a body, and by how many it took before; the bodies that it took.
+fn choosy(status: fn(usize, usize) -> &'static str) -> (String, Arc<Mutex<Vec<Vec<u8>>>>) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    let taken = Arc::<Mutex<Vec<Vec<u8>>>>::default();
+    let takes = Arc::clone(&taken);
+    thread::spawn(move || {
+        for mut stream in listener.incoming().flatten() {
+            let Ok(body) = read_request(&stream) else { continue };
+            let mut taken = takes.lock().unwrap();
+            let status = status(body.len(), taken.len());
+            if status.starts_with("200") {
+                taken.push(body);
+            }
+            let _ = write!(stream, "HTTP/1.1 {status}\r\ncontent-length: 0\r\nconnection: close\r\n\r\n");
+        }
+    });
+    (url, taken)
+}
+
+/// A profile of so many stacks that differ by their process.
+pub(super) fn large(stacks: u32) -> PushSource {
+    let mut profile = testing::profile();
+    let (stack, process) = (profile.stacks[0].clone(), profile.processes[0].clone());
+    for pid in 0..stacks {
+        let at = ProcessIndex(profile.processes.len() as u32);
+        profile.processes.push(ProcessInfo { pid: 1_000 + pid, ..process.clone() });
+        profile.stacks.push(WeightedStack { process: at, ..stack.clone() });
+    }
+    PushSource { pprof: source::gzip(&pprof::encode(&profile)).unwrap(), profile, stamp: None }
+}
+
+/// One that fails after two parts, and takes the rest when it is asked again.
+#[test]
+fn a_profile_that_is_too_long_arrives_once_in_parts_though_the_backend_fails_midway() {
+    static FAILURES: AtomicUsize = AtomicUsize::new(0);
+    let (url, taken) = choosy(|bytes, taken| match (bytes, taken) {
+        (4_001.., _) => "413 Content Too Large",
+        (_, 2) if FAILURES.fetch_add(1, Ordering::Relaxed) == 0 => "500 Internal Server Error",
+        _ => "200 OK",
+    });
+    let source = large(3_000);
+    assert!(source.pprof.len() > 8_000, "{}", source.pprof.len());
+    let access = PushAccess { headers: Vec::new(), authorities: None, timeout: Duration::from_secs(60) };
+    let mut client = PushClient::new(&Receiver::new(&url, None).unwrap(), &access).unwrap();
+    let identity = PushNaming::default().identity(&source.profile, None);
+    let mut left = PartsLeft::all_of(&source.profile);
+    let failed = client.send(&source, &identity, &mut left).unwrap_err();
+    assert!(matches!(failed, PushError::Failed { .. }) && left.acknowledged() == 2, "{failed:?}");
+    let bytes = client.send(&source, &identity, &mut left).unwrap();
+    let taken = taken.lock().unwrap();
+    assert_eq!(bytes, taken.iter().map(Vec::len).sum::<usize>());
+    let stacks = taken.iter().map(|body| pprof::read(body.as_slice()).unwrap().stacks);
+    let mut sent: Vec<(u64, u64)> = stacks.flatten().map(|stack| (stack.cpu_ns, stack.samples)).collect();
+    let mut all: Vec<_> = source.profile.stacks.iter().map(|stack| (stack.cpu_ns, stack.samples)).collect();
+    sent.sort_unstable();
+    all.sort_unstable();
+    assert_eq!(sent, all);
 }
 
 #[test]

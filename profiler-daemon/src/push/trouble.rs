@@ -1,6 +1,7 @@
 //! Why a profile was not acknowledged, in words for a person.
 
-use std::io::ErrorKind;
+use std::error::Error;
+use std::io::{self, ErrorKind};
 use std::time::Duration;
 
 use profile_files::names::visible;
@@ -12,6 +13,9 @@ pub(crate) enum PushError {
     /// This one is not taken; another may be.
     #[error("{0}")]
     Profile(String),
+    /// It is too long; parts of it may be taken.
+    #[error("{0}")]
+    TooLong(String),
     /// None is taken as things are.
     #[error("{0}")]
     Receiver(String),
@@ -40,21 +44,49 @@ fn when(after: Option<Duration>) -> String {
     after.map_or("later".to_owned(), |after| format!("after {} s", after.as_secs()))
 }
 
+/// There was not enough time for all of it.
+pub(super) fn timed_out(host: &str, timeout: Duration) -> PushError {
+    PushError::Receiver(format!(
+        "{host} did not answer in full within {} s; check it, or give a longer --timeout",
+        timeout.as_secs_f64()
+    ))
+}
+
+/// There is no connection to talk gRPC by.
+pub(super) fn not_connected(host: &str, error: &(dyn Error + 'static)) -> PushError {
+    let causes = std::iter::successors(Some(error), |&error: &&(dyn Error + 'static)| error.source());
+    for cause in causes {
+        if let Some(error) = cause.downcast_ref::<rustls::Error>() {
+            return PushError::Receiver(certificate(host, error));
+        }
+        if let Some(error) = cause.downcast_ref::<io::Error>() {
+            return PushError::Receiver(by_io(host, error));
+        }
+    }
+    let why = visible(&error.to_string());
+    PushError::Receiver(format!("{host} cannot be reached by gRPC ({why}); check the address in --to"))
+}
+
+fn by_io(host: &str, error: &io::Error) -> String {
+    match error.get_ref().and_then(|inner| inner.downcast_ref()) {
+        Some(error) => certificate(host, error),
+        // The standard library has no kind for it.
+        None if error.to_string().contains("failed to lookup address") => not_found(host),
+        None => broken(host, error),
+    }
+}
+
+fn not_found(host: &str) -> String {
+    format!("{host} is not found; check the name in --to")
+}
+
 /// There is no answer.
 pub(super) fn unreached(host: &str, timeout: Duration, error: &ureq::Error) -> PushError {
     PushError::Receiver(match error {
-        ureq::Error::Timeout(_) => {
-            format!(
-                "{host} did not answer in full within {} s; check it, or give a longer --timeout",
-                timeout.as_secs_f64()
-            )
-        }
-        ureq::Error::HostNotFound => format!("{host} is not found; check the name in --to"),
+        ureq::Error::Timeout(_) => return timed_out(host, timeout),
+        ureq::Error::HostNotFound => not_found(host),
         ureq::Error::Rustls(error) => certificate(host, error),
-        ureq::Error::Io(error) => match error.get_ref().and_then(|inner| inner.downcast_ref()) {
-            Some(error) => certificate(host, error),
-            None => broken(host, error),
-        },
+        ureq::Error::Io(error) => by_io(host, error),
         ureq::Error::ConnectionFailed => {
             format!("{host} cannot be reached; check that it runs, and the address in --to")
         }
@@ -67,7 +99,7 @@ pub(super) fn unreached(host: &str, timeout: Duration, error: &ureq::Error) -> P
     })
 }
 
-fn broken(host: &str, error: &std::io::Error) -> String {
+fn broken(host: &str, error: &io::Error) -> String {
     let why = visible(&error.to_string());
     if error.raw_os_error() == Some(libc::EAFNOSUPPORT) {
         return format!(

@@ -146,9 +146,11 @@ const EXPORT_FIGURES: &[Figure<ExportStatus>] = &[
     counter("export_windows_dropped", "Windows that the store removed before they were sent.", |e| {
         Some(e.dropped as f64)
     }),
-    counter("export_sent_bytes", "Size of the windows that were acknowledged.", |e| {
-        Some(e.sent_bytes as f64)
-    }),
+    counter(
+        "export_sent_bytes",
+        "Size of the windows that were acknowledged (by gRPC, before compression).",
+        |e| Some(e.sent_bytes as f64),
+    ),
     gauge("export_windows_pending", "Windows that wait to be sent.", |e| Some(e.pending as f64)),
     gauge("export_lag_seconds", "Age of the oldest window that waits to be sent.", |e| Some(e.lag_s)),
     gauge("export_failing", "Whether the last attempt to send failed.", |e| Some(flag(e.problem.is_some()))),

@@ -40,6 +40,7 @@ impl Plan {
         let format = settings.format.map(|format| match format {
             ExportFormat::Pyroscope => PushFormat::Pyroscope,
             ExportFormat::Otlp => PushFormat::Otlp,
+            ExportFormat::OtlpGrpc => PushFormat::OtlpGrpc,
         });
         let receiver = Receiver::new(&settings.to, format)?;
         let mut headers = Vec::new();
@@ -76,7 +77,7 @@ impl Plan {
         }
         let authorities = self.settings.ca_file.as_deref().map(certificates).transpose()?;
         let access = PushAccess { headers, authorities, timeout: self.settings.timeout.duration() };
-        Ok(PushClient::new(&self.receiver, &access))
+        PushClient::new(&self.receiver, &access)
     }
 
     /// What a person should know of it.

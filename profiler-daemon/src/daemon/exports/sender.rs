@@ -1,5 +1,6 @@
 //! The thread of an export: it sends the windows that wait, one after the other.
 
+use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -10,7 +11,7 @@ use profile_files::store::{Cursor, NotRead, OutboxFile, Outboxes, SendOutcome, r
 
 use super::plan::{Plan, in_settings};
 use super::schedule::{Schedule, Talk, Unsent};
-use crate::push::{PushClient, PushError, PushSource};
+use crate::push::{PartsLeft, PushClient, PushError, PushSource};
 use crate::sys::{clock, priority};
 
 /// What a sender does.
@@ -89,7 +90,7 @@ impl Unsent {
 impl From<PushError> for Unsent {
     fn from(error: PushError) -> Self {
         match error {
-            PushError::Profile(text) => Self::Refused(in_settings(&text)),
+            PushError::Profile(text) | PushError::TooLong(text) => Self::Refused(in_settings(&text)),
             PushError::NotPermitted(text) => Self::beside(in_settings(&text)),
             PushError::Receiver(text) => {
                 Self::Failed { text: in_settings(&text), after: None, may_be_at_fault: true }
@@ -109,6 +110,8 @@ pub(super) struct Sender {
     orders: Arc<Orders>,
     /// Made anew after a failure: the files that it is made of may be other ones by then.
     client: Option<PushClient>,
+    /// Windows of which some parts were acknowledged, and what is left of each.
+    in_parts: BTreeMap<PathBuf, PartsLeft>,
     cursor: Cursor,
     schedule: Schedule,
     talk: Talk,
@@ -123,6 +126,7 @@ impl Sender {
             control,
             orders,
             client: None,
+            in_parts: BTreeMap::new(),
             cursor,
             schedule: Schedule::default(),
             talk: Talk::default(),
@@ -144,6 +148,9 @@ impl Sender {
     }
 
     fn obey(&mut self, orders: Arc<Orders>) {
+        if self.orders.plan.receiver != orders.plan.receiver {
+            self.in_parts.clear();
+        }
         self.orders = orders;
         self.client = None;
         self.cursor = Cursor::of(&self.orders.folder, &self.name);
@@ -170,6 +177,9 @@ impl Sender {
             Ok(bytes) => self.took(bytes),
             Err(unsent) => self.took_not(file_to_send, &unsent),
         };
+        if !matches!(fate, SendOutcome::Kept(_)) {
+            self.in_parts.remove(&file_to_send.path);
+        }
         if matches!(fate, SendOutcome::Sent(_) | SendOutcome::Refused) {
             self.record(file_to_send);
         }
@@ -190,12 +200,18 @@ impl Sender {
                 )),
             })?;
         let plan = &self.orders.plan;
-        let client = match self.client.take() {
+        let mut client = match self.client.take() {
             Some(client) => client,
             None => plan.client().map_err(|error| Unsent::beside(in_settings(&format!("{error:#}"))))?,
         };
         let identity = plan.naming.identity(&profile, Some(&stamp));
-        let bytes = client.send(&PushSource { profile, pprof, stamp: Some(stamp) }, &identity)?;
+        let mut left =
+            self.in_parts.remove(&file_to_send.path).unwrap_or_else(|| PartsLeft::all_of(&profile));
+        let sent = client.send(&PushSource { profile, pprof, stamp: Some(stamp) }, &identity, &mut left);
+        if sent.is_err() && left.acknowledged() > 0 {
+            self.in_parts.insert(file_to_send.path.clone(), left);
+        }
+        let bytes = sent?;
         self.client = Some(client);
         Ok(bytes)
     }

@@ -104,6 +104,23 @@ fn who_waits_is_told_of_the_windows_that_he_waits_for() {
 }
 
 #[test]
+fn the_first_window_of_a_target_says_nothing_of_what_the_next_ones_cost() {
+    let folder = TempDir::new().unwrap();
+    let writer = writer(&folder, 1 << 20);
+    let spent_after = |target: &str, from_ns: u64| {
+        writer.keep(pending(target, from_ns, true));
+        flush(&writer, &[], clock::monotonic_ns()).unwrap();
+        writer.spent()
+    };
+    let of_first_windows = [spent_after("web", 0), spent_after("db", 0)];
+    assert_eq!(of_first_windows.map(|(windows, _)| windows), [0, 0]);
+    assert!(writer.state().first_windows_ns > 0);
+    let first_windows_ns = writer.state().first_windows_ns;
+    assert_eq!(spent_after("web", SECOND).0, 1);
+    assert_eq!(writer.state().first_windows_ns, first_windows_ns, "the second one is counted");
+}
+
+#[test]
 fn what_is_dropped_because_too_much_waits_is_told() {
     let folder = TempDir::new().unwrap();
     let writer = writer(&folder, 100);

@@ -174,13 +174,20 @@ impl Work {
     fn keep(&mut self, unnamed_window: UnnamedWindow, handed_ns: u64) -> Option<String> {
         let (target, labels) = (unnamed_window.window.target.clone(), unnamed_window.window.labels.clone());
         let (bytes, spooled) = (unnamed_window.bytes, unnamed_window.spooled.clone());
+        let before_ns = naming_ns();
         let outcome = self.name_and_write(unnamed_window, handed_ns);
+        let took_ns = naming_ns().saturating_sub(before_ns);
         if !matches!(outcome, WindowOutcome::Spooled) {
             spooled.iter().for_each(|file| self.spool.remove(file));
         }
         self.waiting_bytes.fetch_sub(bytes, Ordering::Relaxed);
         let mut state = self.state();
-        state.spent.0 += 1;
+        let is_first = state.targets.get(&target).is_none_or(|of_target| of_target.windows == 0);
+        if is_first {
+            state.first_windows_ns += took_ns;
+        } else {
+            state.later_windows += 1;
+        }
         let of_target = state.targets.entry(target.clone()).or_default();
         if let WindowOutcome::Stored { unnamed } = outcome {
             of_target.windows += 1;
@@ -276,7 +283,7 @@ impl Work {
     pub(super) fn tell(&mut self) {
         let (now_ns, (files, bytes)) = (clock::monotonic_ns(), self.store.size());
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        state.spent.1 = clock::thread_cpu_ns() + state.spooling_ns + family::readers_cpu_ns();
+        state.cpu_ns = naming_ns() + state.spooling_ns;
         state.store = StoreStatus {
             folder: self.folder.display().to_string(),
             problem: self.problem.clone().or_else(|| self.obstacle.clone()),
@@ -304,6 +311,11 @@ enum WindowOutcome {
     Spooled,
     /// Why.
     Lost(String),
+}
+
+/// CPU time of this thread and of the processes that read symbols for it (ns).
+fn naming_ns() -> u64 {
+    clock::thread_cpu_ns() + family::readers_cpu_ns()
 }
 
 fn now(boot: &str) -> Now {
