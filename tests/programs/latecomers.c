@@ -1,5 +1,5 @@
-/* A program in which threads begin all the time, and that notices if a signal ends their calls. It runs until its input ends; then it
- * prints one line.
+/* A program in which threads begin all the time, and that notices if a signal ends their calls. It prints `ready` once
+ * it has the threads that it begins with, and runs until its input ends; then it prints one line.
  *
  *   latecomers sleepers|crowd|becomes|alone|headless
  */
@@ -24,6 +24,11 @@ static void check(int holds, const char *what)
         fprintf(stderr, "%s\n", what);
         _exit(1);
     }
+}
+
+static void ready(void)
+{
+    check(write(1, "ready\n", 6) == 6, "nobody listens");
 }
 
 static void *computer(void *unused)
@@ -93,6 +98,7 @@ static void *breeder(void *unused)
 static void wait_for_a_word(void)
 {
     char byte;
+    ready();
     check(read(0, &byte, 1) == 1, "nobody says when");
 }
 
@@ -125,6 +131,7 @@ static void crowd(void)
         check(!pthread_create(&threads[i], NULL, old, NULL), "no thread");
         usleep(1000);
     }
+    ready();
     wait_for_the_end();
     for (int i = 0; i < OLD; i++)
         check(!pthread_join(threads[i], NULL), "no end");
@@ -134,6 +141,7 @@ static void crowd(void)
 /* The process, when its first thread has ended. */
 static void *rest(void *unused)
 {
+    ready();
     wait_for_the_end();
     printf("fine\n");
     exit(0);

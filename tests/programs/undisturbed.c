@@ -1,6 +1,7 @@
 /* A program that a library is loaded into while it runs, and that notices if anything is not as it was: it checks what a thread
- * that was stopped and made to do something else could have lost. It runs until its input ends; then it prints one line, and its
- * status is 0 only if all was well.
+ * that was stopped and made to do something else could have lost. It prints `ready` once it is past its beginning, and runs until its
+ * input ends; then it prints one line, and its status is 0 only if all was well. With `later` and `deaf`, a thread changes once there
+ * is a byte of input.
  *
  *   undisturbed threads|alone|exec|filtered|partly|later|handled|patient|aside|cramped|deaf|vfork|retire|latch|doze|poll|told|full
  */
@@ -40,6 +41,18 @@ static void check(int holds, const char *what)
         fprintf(stderr, "%s\n", what);
         _exit(1);
     }
+}
+
+static void ready(void)
+{
+    check(write(1, "ready\n", 6) == 6, "nobody listens");
+}
+
+/* Waits for a byte of input. */
+static void wait_for_a_word(void)
+{
+    char byte;
+    check(read(0, &byte, 1) == 1, "nobody is there");
 }
 
 /* What a call by registers that were not all put back would show: vector registers, flags, errno. */
@@ -115,12 +128,13 @@ static void *breeder(void *unused)
     return unused;
 }
 
+static int epoll_set;
+
 static void *epoller(void *unused)
 {
     struct epoll_event event;
-    int set = epoll_create1(0);
     while (!done) {
-        int count = epoll_wait(set, &event, 1, 20);
+        int count = epoll_wait(epoll_set, &event, 1, 20);
         check(count == 0 || errno == EINTR, "epoll_wait failed");
         interrupted += count < 0;
     }
@@ -209,8 +223,10 @@ static void threads(void)
     void *(*all[])(void *) = {computer, churner, loader, breeder, epoller, poller, sleeper, pinger, echo, parent};
     pthread_t ids[sizeof all / sizeof *all];
     check(!pipe(pipes[0]) && !pipe(pipes[1]), "no pipe");
+    check((epoll_set = epoll_create1(0)) >= 0, "no file");
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         check(!pthread_create(&ids[i], NULL, all[i], NULL), "no thread");
+    ready();
     wait_for_the_end();
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         check(!pthread_join(ids[i], NULL), "no end");
@@ -223,6 +239,7 @@ static void alone(void)
     unsigned seed = 2;
     fcntl(0, F_SETFL, O_NONBLOCK);
     char byte;
+    ready();
     while (read(0, &byte, 1) != 0) {
         for (int i = 0; i < 20; i++)
             compute();
@@ -246,26 +263,37 @@ static void put_up_filter(void)
 static void filtered(void)
 {
     put_up_filter();
+    ready();
     wait_for_the_end();
 }
 
-static unsigned shut_in_after_us;
+/* Threads that do something once they are told to, and the one that tells them. */
+static pthread_barrier_t are_told;
 
 static void *shut_in(void *unused)
 {
-    usleep(shut_in_after_us);
+    pthread_barrier_wait(&are_told);
     put_up_filter();
+    pthread_barrier_wait(&are_told);
     while (!done)
         usleep(1000);
     return unused;
 }
 
-/* One of its threads, and not the first, does. */
-static void partly(unsigned after_us)
+/* One of its threads, and not the first, does: before it is ready, or later. */
+static void partly(int later)
 {
     pthread_t computing, shut;
-    shut_in_after_us = after_us;
+    check(!pthread_barrier_init(&are_told, NULL, 2), "no barrier");
     check(!pthread_create(&computing, NULL, computer, NULL) && !pthread_create(&shut, NULL, shut_in, NULL), "no thread");
+    if (later) {
+        ready();
+        wait_for_a_word();
+    }
+    pthread_barrier_wait(&are_told);
+    pthread_barrier_wait(&are_told);
+    if (!later)
+        ready();
     wait_for_the_end();
     check(!pthread_join(computing, NULL) && !pthread_join(shut, NULL), "no end");
 }
@@ -279,6 +307,7 @@ static void patient(void)
     fcntl(0, F_SETFL, O_NONBLOCK);
     check(!socketpair(AF_UNIX, SOCK_STREAM, 0, pair), "no socket");
     check(!setsockopt(pair[0], SOL_SOCKET, SO_RCVTIMEO, &timeout, sizeof timeout), "no timeout");
+    ready();
     while (read(0, &byte, 1) != 0) {
         check(recv(pair[0], &byte, 1, 0) < 0, "something came");
         interrupted += errno == EINTR;
@@ -309,6 +338,7 @@ static void *crowded(void *unused)
     uintptr_t below = ((uintptr_t)&here - 16384) & ~(uintptr_t)4095;
     if (madvise((void *)(below - 65536), 65536, MADV_GUARD_INSTALL))
         printf("no guards, ");
+    pthread_barrier_wait(&are_told);
     while (!done)
         poll(NULL, 0, 20);
     return unused;
@@ -321,7 +351,9 @@ static void cramped(void)
     size_t size = 1 << 20;
     void *stack = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     check(stack != MAP_FAILED && !pthread_attr_init(&attributes) && !pthread_attr_setstack(&attributes, stack, size), "no stack");
+    check(!pthread_barrier_init(&are_told, NULL, 2), "no barrier");
     check(!pthread_create(&other, &attributes, crowded, NULL), "no thread");
+    pthread_barrier_wait(&are_told);
     aside();
     done = 1;
     check(!pthread_join(other, NULL), "no end");
@@ -343,7 +375,7 @@ static void *late_listener(void *unused)
 {
     pthread_t other;
     sigset_t set;
-    usleep(1500000);
+    pthread_barrier_wait(&are_told);
     sigemptyset(&set);
     sigaddset(&set, SIGURG);
     check(!pthread_sigmask(SIG_BLOCK, &set, NULL), "no mask");
@@ -354,7 +386,11 @@ static void *late_listener(void *unused)
 static void deaf(void)
 {
     pthread_t computing, late;
+    check(!pthread_barrier_init(&are_told, NULL, 2), "no barrier");
     check(!pthread_create(&computing, NULL, computer, NULL) && !pthread_create(&late, NULL, late_listener, NULL), "no thread");
+    ready();
+    wait_for_a_word();
+    pthread_barrier_wait(&are_told);
     wait_for_the_end();
     check(!pthread_join(computing, NULL) && !pthread_join(late, NULL), "no end");
 }
@@ -384,6 +420,7 @@ static void latch(void)
         _exit(0);
     }
     close(acknowledged[0]);
+    ready();
     for (;;) {
         struct signalfd_siginfo came;
         int count = epoll_wait(files, &event, 1, 5000);
@@ -420,6 +457,7 @@ static void beside_deep(void *(*waits)(void *))
     struct pollfd input = {.fd = 0, .events = POLLIN};
     pthread_t computing;
     check(!pthread_create(&computing, NULL, deep, NULL), "no thread");
+    ready();
     while (poll(&input, 1, 0) == 0)
         waits(NULL);
     done = 1;
@@ -440,8 +478,6 @@ static void *wait_for_nothing(void *unused)
 }
 
 /* Threads that compute once they are told to, where there may be no number left for another file. */
-static pthread_barrier_t are_told;
-
 KEEP static void *computes_when_told(void *unused)
 {
     volatile char some[8 << 10];
@@ -457,11 +493,11 @@ static void told(int without_files)
 {
     enum { THREADS = 24 };
     pthread_t ids[THREADS];
-    char byte;
     check(!pthread_barrier_init(&are_told, NULL, THREADS + 1), "no barrier");
     for (int i = 0; i < THREADS; i++)
         check(!pthread_create(&ids[i], NULL, computes_when_told, NULL), "no thread");
-    check(read(0, &byte, 1) == 1, "nobody is there");
+    ready();
+    wait_for_a_word();
     if (without_files) {
         struct rlimit few = {.rlim_cur = 128, .rlim_max = 128};
         check(!setrlimit(RLIMIT_NOFILE, &few), "no limit");
@@ -491,6 +527,7 @@ static void retire(void)
     for (int i = 0; i < 3; i++)
         check(!pthread_create(&others[i], NULL, retiree, (void *)after_s[i]), "no thread");
     check(!pthread_create(&computing, NULL, computer, NULL), "no thread");
+    ready();
     wait_for_the_end();
     for (int i = 0; i < 3; i++)
         check(!pthread_join(others[i], NULL), "no end");
@@ -503,6 +540,7 @@ static void vforks(void)
     int status;
     pid_t child = vfork();
     if (!child) {
+        ready();
         wait_for_the_end();
         _exit(0);
     }
@@ -519,13 +557,17 @@ static void handled(void)
 {
     for (int number = 1; number < 65; number++)
         signal(number, ignore);
+    ready();
     wait_for_the_end();
 }
 
-/* Becomes another program again and again, while it is looked at. */
+/* Becomes another program again and again, while it is looked at: under another name, since it says only once that it is ready. */
 static void execs(char **argv)
 {
     struct pollfd input = {.fd = 0, .events = POLLIN};
+    if (strcmp(argv[0], "again"))
+        ready();
+    argv[0] = "again";
     uint64_t end = now_ns(CLOCK_MONOTONIC) + 3000000u;
     while (now_ns(CLOCK_MONOTONIC) < end)
         compute();
@@ -546,7 +588,7 @@ int main(int argc, char **argv)
     else if (!strcmp(argv[1], "partly"))
         partly(0);
     else if (!strcmp(argv[1], "later"))
-        partly(1500000);
+        partly(1);
     else if (!strcmp(argv[1], "patient"))
         patient();
     else if (!strcmp(argv[1], "aside"))

@@ -17,6 +17,20 @@ pub fn attempts(mut check: impl FnMut() -> Result<()>) -> Result<()> {
     check()
 }
 
+/// What a run left that passes a check. Only the check leads to another run, at most to a third: a run that fails is an error at once.
+#[allow(clippy::print_stderr, reason = "an attempt that failed says why")]
+pub fn attempts_of<T>(mut run: impl FnMut() -> Result<T>, check: impl Fn(&T) -> Result<()>) -> Result<T> {
+    for attempt in 1..ATTEMPTS {
+        let left = run()?;
+        match check(&left) {
+            Ok(()) => return Ok(left),
+            Err(error) => eprintln!("attempt {attempt} of {ATTEMPTS} failed: {error:#}"),
+        }
+    }
+    let left = run()?;
+    check(&left).map(|()| left)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -34,5 +48,25 @@ mod tests {
     #[test]
     fn only_what_fails_every_time_fails() {
         assert_eq!([0, 1, 2, 3].map(failing), [(true, 1), (true, 2), (true, 3), (false, 3)]);
+    }
+
+    #[test]
+    fn only_a_check_that_fails_leads_to_another_run() {
+        let made_until = |passes: usize, fails: usize| {
+            let mut made = 0;
+            let run = || {
+                made += 1;
+                anyhow::ensure!(made != fails);
+                Ok(made)
+            };
+            let check = |&made: &usize| {
+                anyhow::ensure!(made >= passes);
+                Ok(())
+            };
+            let left = attempts_of(run, check).ok();
+            (left, made)
+        };
+        assert_eq!([1, 3, 4].map(|passes| made_until(passes, 9)), [(Some(1), 1), (Some(3), 3), (None, 3)]);
+        assert_eq!(made_until(3, 2), (None, 2));
     }
 }

@@ -118,6 +118,26 @@ fn wait(child: &mut Child, patience: Duration) -> Result<ExitStatus> {
     }
 }
 
+/// Reads the next line of what a command prints, and not a byte more.
+pub fn next_line(running: &mut Running) -> Result<String> {
+    let stdout = running.stdout.as_mut().context("its output is not piped")?;
+    let (mut line, mut byte) = (Vec::new(), [0]);
+    while stdout.read(&mut byte)? == 1 {
+        match byte[0] {
+            b'\n' => return Ok(String::from_utf8(line)?),
+            byte => line.push(byte),
+        }
+    }
+    bail!("it printed no line to its end: {}", line.escape_ascii());
+}
+
+/// Waits until a program says that it is past its beginning.
+pub fn wait_until_ready(running: &mut Running) -> Result<()> {
+    let line = next_line(running)?;
+    ensure!(line == "ready", "`{line}` instead of `ready`");
+    Ok(())
+}
+
 /// Waits until a condition holds.
 pub fn wait_until(what: &str, mut holds: impl FnMut() -> bool) -> Result<()> {
     let started = Instant::now();

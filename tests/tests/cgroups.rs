@@ -194,7 +194,7 @@ fn a_unit_is_found_by_its_name() -> Result<()> {
     wait_until("the work", || cpu_s(target.id()).is_ok_and(|used| used > 0.1))?;
     let sweetspot = fixed();
     let attached =
-        sweetspot.start_attach(&["--duration", "1s", "--unit", unit.trim_end_matches(".service")])?;
+        sweetspot.start_attach(&["--duration", "5s", "--unit", unit.trim_end_matches(".service")])?;
     let summary = sweetspot.finish(attached, None)?.stats.summary;
     ensure!(summary.attach_mode == "cgroup" && summary.samples > 100, "{summary:?}");
     Ok(())
@@ -208,7 +208,8 @@ fn a_group_that_is_removed_ends_the_run() -> Result<()> {
     wait_until("the work", || cpu_s(target.id()).is_ok_and(|used| used > 0.1))?;
     let sweetspot = fixed();
     let attached = sweetspot.start_attach(&["--duration", "200s", "--cgroup", &group.argument()])?;
-    wait_until("some work", || cpu_s(target.id()).is_ok_and(|used| used > 0.5))?;
+    let before = cpu_s(target.id())?;
+    wait_until("some work", || cpu_s(target.id()).is_ok_and(|used| used > before + 0.5))?;
     drop(target);
     drop(group);
     let summary = sweetspot.finish(attached, None)?.stats.summary;

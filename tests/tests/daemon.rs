@@ -92,6 +92,32 @@ fn wait_for_windows(daemon: &Daemon, target: &str, count: usize) -> Result<()> {
     wait_until("windows", || windows(daemon, target).is_ok_and(|spans| spans.len() >= count))
 }
 
+/// Ends a daemon in which "busy" is sampled, and starts it again. Returns the windows until its end, the one that was open then among
+/// them: those that had no names by then get them from the next daemon.
+fn restarted(
+    daemon: &mut Daemon,
+    found: impl Fn(&Daemon) -> Result<Vec<(u64, u64)>>,
+) -> Result<Vec<(u64, u64)>> {
+    let samples = |daemon: &Daemon| Ok::<_, anyhow::Error>(daemon.target("busy")?["samples"].as_u64());
+    // The open window may be a few milliseconds old, and empty.
+    let (sampled, then_ms) = (samples(daemon)?, monotonic_ms()?);
+    wait_until("samples in the open window", || samples(daemon).is_ok_and(|samples| samples > sampled))?;
+    daemon.stop(Signal::SIGTERM)?.expect_status(0)?;
+    let to_ms = monotonic_ms()?;
+    daemon.start_again()?;
+    let until_then = || -> Result<Vec<(u64, u64)>> {
+        Ok(found(daemon)?.into_iter().filter(|(begin, _)| *begin < to_ms).collect())
+    };
+    wait_until("the names of all windows", || {
+        let has_open_one = |spans: &Vec<(u64, u64)>| spans.iter().any(|(_, end)| end + CLOCKS_MS >= then_ms);
+        until_then().is_ok_and(|spans| has_open_one(&spans) && ensure_gapless(&spans).is_ok())
+    })
+    .with_context(|| {
+        format!("the window that was open at {then_ms} ms and those before: {:?}", until_then())
+    })?;
+    until_then()
+}
+
 /// CPU time of a program's functions in a target's profile (s).
 fn work_s(daemon: &Daemon, busy: &Busy, target: &str) -> Result<f64> {
     let ended =
@@ -123,7 +149,7 @@ fn each_of_everything_is_a_target_of_its_own() -> Result<()> {
 }
 
 /// A shell that waits for a subshell, that waits for a program of another target: the time of that one is in no other's. `more` is for the
-/// sections of both.
+/// sections of both. The figures are those of the last look, which may be a second old.
 fn a_shell_and_what_it_waits_for(more: &str) -> Result<()> {
     let (busy, folder) = (Busy::new()?, tempfile::tempdir()?);
     let shell = folder.path().join(format!("shell{}", busy.name));
@@ -150,19 +176,24 @@ fn a_shell_and_what_it_waits_for(more: &str) -> Result<()> {
 #[test]
 fn a_shell_has_none_of_the_time_of_what_it_waits_for_where_they_share_a_sampler() -> Result<()> {
     privileged!();
-    a_shell_and_what_it_waits_for("")
+    attempts(|| a_shell_and_what_it_waits_for(""))
 }
 
 #[test]
 fn a_shell_has_none_of_the_time_of_what_it_waits_for_where_each_has_its_own() -> Result<()> {
     privileged!();
-    a_shell_and_what_it_waits_for("horizon = \"50s\"")
+    attempts(|| a_shell_and_what_it_waits_for("horizon = \"50s\""))
 }
 
 /// Processes that begin and end all the time, under shells of theirs: all targets together have used what the machine has.
 #[test]
 fn the_time_of_all_targets_is_the_machines() -> Result<()> {
     privileged!();
+    attempts(the_time_of_targets_and_of_the_machine)
+}
+
+/// The figures are those of the last look, which may be a second old.
+fn the_time_of_targets_and_of_the_machine() -> Result<()> {
     let busy = Busy::new()?;
     let daemon = Daemon::start(
         60,
@@ -203,16 +234,7 @@ fn windows_follow_each_other_without_a_gap_and_the_open_one_is_saved_at_the_end(
     let _busy = busy.start()?;
     daemon.wait_for("busy", "sampled")?;
     wait_for_windows(&daemon, "busy", 2)?;
-    let before = windows(&daemon, "busy")?.len();
-    // The open window may be a few milliseconds old, and empty.
-    let samples = || Ok::<_, anyhow::Error>(daemon.target("busy")?["samples"].as_u64());
-    let sampled = samples()?;
-    wait_until("samples in the open window", || samples().is_ok_and(|samples| samples > sampled))?;
-    let ended = daemon.stop(Signal::SIGTERM)?;
-    ensure!(ended.status == 0, "{ended:?}");
-    let spans = windows(&daemon, "busy")?;
-    ensure!(spans.len() > before, "the open window was not saved: {spans:?}");
-    ensure_gapless(&spans)?;
+    restarted(&mut daemon, |daemon| windows(daemon, "busy"))?;
     ensure!(work_s(&daemon, &busy, "busy")? > 0.0);
     let by_label = daemon.report(&["--from", "-1h", "--label", "team=search"])?;
     ensure!(by_label.expect_status(0)?.stdout.contains("work_a"));
@@ -571,8 +593,11 @@ fn a_container_that_has_ended_is_let_go_though_its_target_goes_on() -> Result<()
     );
     let mut container = Command::new("unshare");
     let mut running = start(container.args(["--mount", "--propagation", "private", "sh", "-c", &script]))?;
-    std::thread::sleep(Duration::from_millis(300));
-    if running.try_wait().is_ok_and(|ended| ended.is_some()) {
+    let exe = format!("/proc/{}/exe", running.id());
+    let is_there = || fs::read_link(&exe).is_ok_and(|path| path.ends_with(&busy.name));
+    let mut has_ended = || running.try_wait().is_ok_and(|ended| ended.is_some());
+    wait_until("the container", || is_there() || has_ended())?;
+    if has_ended() {
         eprintln!("skipped: making containers needs `unshare`, and tmpfs");
         return Ok(());
     }
@@ -604,7 +629,8 @@ fn targets_are_asked_for_and_dropped_while_it_runs() -> Result<()> {
     ensure!(profile.expect_status(0)?.stdout.contains("work_a"));
     daemon.ctl(&["detach", "asked"])?.expect_status(0)?;
     ensure!(daemon.target("asked").is_err());
-    daemon.has_no_events()?;
+    // Another event may be open for a millisecond, by which the cost of an interrupt is measured.
+    wait_until("no events", || daemon.has_no_events().is_ok())?;
     ensure!(daemon.ctl(&["detach", "asked"])?.status == 1);
     let nobody = daemon.ctl(&["attach", "4194303", "--duration", "60s"])?;
     ensure!(nobody.status == 1 && nobody.stderr.contains("no process"), "{nobody:?}");
@@ -645,7 +671,7 @@ fn what_is_not_kept_at_the_end_is_said() -> Result<()> {
     let begun = std::time::Instant::now();
     let ended = daemon.stop(Signal::SIGTERM)?;
     ensure!(ended.status == 3 && ended.stderr.contains("before all windows were kept"), "{ended:?}");
-    ensure!(begun.elapsed() < Duration::from_secs(4), "{:?}", begun.elapsed());
+    ensure!(begun.elapsed() < Duration::from_secs(20), "{:?}", begun.elapsed());
     Ok(())
 }
 
@@ -682,17 +708,20 @@ fn profiles_are_kept_in_another_folder_without_a_gap() -> Result<()> {
     fs::write(daemon.settings(), text.replace(&format!("{store:?}"), &format!("{other:?}")))?;
     daemon.ctl(&["reload"])?.expect_status(0)?;
     let found = || -> Result<Vec<(u64, u64)>> {
-        let days = fs::read_dir(&other)?.flatten().filter(|day| day.path().is_dir());
+        let is_day = |day: &fs::DirEntry| day.path().is_dir() && day.file_name() != "unnamed";
+        let days = fs::read_dir(&other)?.flatten().filter(is_day);
         let files = days.flat_map(|day| fs::read_dir(day.path()).into_iter().flatten().flatten());
         let paths = files.map(|file| file.path()).filter(|path| path.to_string_lossy().ends_with(".pb.gz"));
         paths.map(|path| span_ms(&path)).collect()
     };
     wait_until("windows in the other folder", || found().is_ok_and(|found| found.len() > 1))?;
-    ensure!(daemon.stop(Signal::SIGTERM)?.status == 0);
-    let mut spans = windows(&daemon, "busy")?;
-    spans.extend(found()?);
-    spans.sort_unstable();
-    ensure_gapless(&spans)
+    restarted(&mut daemon, |daemon| {
+        let mut spans = windows(daemon, "busy")?;
+        spans.extend(found()?);
+        spans.sort_unstable();
+        Ok(spans)
+    })
+    .map(drop)
 }
 
 #[test]

@@ -286,7 +286,7 @@ fn a_window_that_breaks_the_backend_keeps_no_other_waiting() -> Result<()> {
 fn a_backend_that_asks_to_wait_gets_the_same_window_after_that_time() -> Result<()> {
     privileged!();
     let busy = Busy::start()?;
-    for answer in ["429 Too Many Requests\r\nretry-after: 3", "503 Service Unavailable\r\nretry-after: 3"] {
+    for answer in ["429 Too Many Requests\r\nretry-after: 10", "503 Service Unavailable\r\nretry-after: 10"] {
         let backend = Backend::start(Play::Say(answer))?;
         let daemon = Daemon::start(1, &(busy.section("web") + &backend.section("lab", "")))?;
         wait_until("a request", || !backend.requests().is_empty())?;
@@ -294,7 +294,7 @@ fn a_backend_that_asks_to_wait_gets_the_same_window_after_that_time() -> Result<
         wait_until("another", || backend.requests().len() >= 2)?;
         let requests = backend.requests();
         let waited = requests[1].at - requests[0].at;
-        ensure!(waited >= Duration::from_millis(2_900) && waited < Duration::from_secs(20), "{waited:?}");
+        ensure!(waited >= Duration::from_millis(9_900) && waited < Duration::from_secs(60), "{waited:?}");
         ensure!(requests[0].body == requests[1].body && !requests[0].is_taken && requests[1].is_taken);
         drop(requests);
         ensure!(export(&daemon, "lab")?["refused"] == 0);
@@ -313,7 +313,8 @@ fn a_backend_that_hangs_delays_neither_windows_nor_the_end() -> Result<()> {
     wait_until("a request", || !backend.requests().is_empty() && other.taken().len() >= 3)?;
     let began = Instant::now();
     daemon.stop(Signal::SIGTERM)?.expect_status(0)?;
-    ensure!(began.elapsed() < Duration::from_millis(2_500), "{:?}", began.elapsed());
+    // A request may take 30 s, which would be waited for.
+    ensure!(began.elapsed() < Duration::from_secs(20), "{:?}", began.elapsed());
     let first = backend.requests()[0].body.clone();
     backend.plays(OK);
     daemon.start_again()?;

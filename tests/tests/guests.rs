@@ -8,7 +8,7 @@ use std::io::Write;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use nix::sys::signal::{Signal, kill};
@@ -16,7 +16,7 @@ use nix::unistd::Pid;
 use tests::guards::{Running, is_root};
 use tests::host::Holdings;
 use tests::programs::{find_in_path, program};
-use tests::run::{Ended, Sweetspot, finish, run, start, sweetspot, wait_until};
+use tests::run::{Ended, Sweetspot, finish, run, start, sweetspot, wait_until, wait_until_ready};
 
 fn by_timers() -> Sweetspot {
     Sweetspot::new().options(&["--backend", "timer-signal", "--rate", "250", "--confidence", "99.99%"])
@@ -37,13 +37,6 @@ fn may_trace() -> bool {
     may
 }
 
-/// A program that runs until it is dropped.
-fn in_background(command: &mut Command) -> Result<Running> {
-    let running = Running::start(command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()))?;
-    thread::sleep(Duration::from_millis(300)); // it is past its beginning
-    Ok(running)
-}
-
 /// At any moment from when the agent is loaded: also before the first sample.
 #[test]
 fn a_profiler_that_is_asked_to_stop_while_it_attaches_leaves_nothing_at_work() -> Result<()> {
@@ -51,7 +44,9 @@ fn a_profiler_that_is_asked_to_stop_while_it_attaches_leaves_nothing_at_work() -
         return Ok(());
     }
     sweetspot(); // is built before anybody computes
-    let target = in_background(Command::new("python3").args(["-c", "while True: sum(range(1000))"]))?;
+    let script = "print('ready', flush=True)\nwhile True: sum(range(1000))";
+    let mut target = start(Command::new("python3").args(["-c", script]))?;
+    wait_until_ready(&mut target)?;
     let sweetspot = by_timers();
     attach(&sweetspot, target.id(), 50)?.expect_status(0)?; // after which the library stays
     let before = Holdings::of(target.id())?;
@@ -80,8 +75,8 @@ fn latecomers(what: &str) -> Result<Running> {
     sweetspot(); // is built before anybody computes
     let mut command = Command::new(program("latecomers")?);
     let command = command.arg(what).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    let running = Running::start(command)?;
-    thread::sleep(Duration::from_millis(600)); // it has the threads that it begins with
+    let mut running = Running::start(command)?;
+    wait_until_ready(&mut running)?;
     Ok(running)
 }
 
@@ -135,6 +130,10 @@ fn a_process_without_its_first_thread_is_refused_for_that() -> Result<()> {
         return Ok(());
     }
     let target = latecomers("headless")?;
+    let stat = format!("/proc/{}/stat", target.id());
+    wait_until("the first thread's end", || {
+        fs::read_to_string(&stat).is_ok_and(|stat| stat.contains(") Z "))
+    })?;
     let ended = attach(&by_timers(), target.id(), 50)?;
     ensure!(ended.status == 1 && ended.stderr.lines().count() == 1, "{ended:?}");
     ensure!(
@@ -172,9 +171,15 @@ fn every_thread_is_sampled_that_was_there_before_whoever_comes_and_goes() -> Res
     let all: BTreeSet<u32> = tids.filter(is_old).collect();
     for round in 0..10 {
         let sweetspot = by_timers();
-        let during = sweetspot.start_attach(&["--duration", "900ms", &target.id().to_string()])?;
-        thread::sleep(Duration::from_millis(600));
-        let sampled = with_timers(target.id())?;
+        let during = sweetspot.start_attach(&["--duration", "60s", &target.id().to_string()])?;
+        // They sleep: whoever is missed at the beginning gets no timer later.
+        let until = Instant::now() + Duration::from_secs(20);
+        let mut sampled = with_timers(target.id())?;
+        while !all.is_subset(&sampled) && Instant::now() < until {
+            thread::sleep(Duration::from_millis(50));
+            sampled = with_timers(target.id())?;
+        }
+        kill(Pid::from_raw(during.running.id() as i32), Signal::SIGINT)?;
         sweetspot.finish(during, None)?;
         let missed: Vec<&u32> = all.difference(&sampled).collect();
         ensure!(missed.is_empty(), "round {round}: {missed:?} of {} have no timer", all.len());

@@ -267,7 +267,8 @@ fn what_is_not_acknowledged_is_an_error_of_a_line_that_says_what_to_do() -> Resu
     for (play, status, words) in faults {
         let backend = Backend::start(play.clone())?;
         let began = Instant::now();
-        let ended = push(&[&file, "--to", &backend.url, "--timeout", "2s"])?.expect_status(*status)?;
+        let timeout = if matches!(play, Play::Wait) { "2s" } else { "60s" };
+        let ended = push(&[&file, "--to", &backend.url, "--timeout", timeout])?.expect_status(*status)?;
         ensure!(began.elapsed() < Duration::from_secs(20), "{:?} for {words:?}", began.elapsed());
         ensure!(ended.stdout.is_empty() && ended.stderr.lines().count() == 1, "{words:?}: {ended:?}");
         let begin = format!("sweetspot: {file} is not sent: {} ", backend.host());

@@ -49,7 +49,7 @@ use pace::{Pace, Paces};
 use serve::Change;
 
 /// What the thread that answers takes at most to let go of a listener.
-const AT_ONCE: Duration = Duration::from_millis(500);
+const AT_ONCE: Duration = Duration::from_millis(if cfg!(test) { 20_000 } else { 500 });
 
 /// What every request may look at.
 struct Api {

@@ -226,7 +226,7 @@ fn a_slow_body_ends() {
     });
     let folder = folder();
     let mut settings = settings(&[&slow.url], folder.path());
-    settings.run = Duration::from_millis(300);
+    settings.run = Duration::from_secs(3);
     let client = Debuginfod::new(&Servers::new(settings));
     assert!(client.debug_file(BUILD_ID).is_none());
     assert_eq!(client.notes().len(), 1);

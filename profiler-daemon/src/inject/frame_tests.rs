@@ -1,4 +1,4 @@
-//! Frames by themselves; that the kernel takes them is seen where processes come back by them (`tests/tests/injection.rs`).
+//! Frames by themselves; that the kernel takes them is seen where processes come back by them (`tests/tests/injection`).
 
 use super::*;
 

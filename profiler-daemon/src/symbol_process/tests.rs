@@ -77,7 +77,7 @@ fn wait_for_end(pid: u32) {
 }
 
 fn impatient() -> SymbolProcess {
-    SymbolProcess::with(PROGRAM, Patience { still: Duration::from_secs(2), ..Patience::default() })
+    SymbolProcess::with(PROGRAM, Patience { still: Duration::from_secs(10), ..Patience::default() })
 }
 
 fn is_named(found: &Result<Vec<Symbolized>, Gone>) -> bool {
@@ -112,7 +112,8 @@ fn its_memory_is_ours_while_it_runs_and_its_time_for_ever() {
     let used_ns = clock::process_cpu_ns(pid).unwrap();
     assert!(used_ns > 0 && family::readers_cpu_ns() >= before_ns + used_ns);
     process.rest();
-    assert!(!family::is_ours(pid) && procfs::has_ended(pid));
+    assert!(!family::is_ours(pid));
+    wait_for_end(pid);
     assert!(family::readers_cpu_ns() >= before_ns + used_ns);
 }
 
@@ -123,7 +124,7 @@ fn a_file_that_the_process_stands_still_for_is_read_less_and_less() {
     let mut there = load(&process, &path).unwrap();
     let stopped = signal(&process, Signal::SIGSTOP);
     assert_eq!(there.look_up(&addresses()), Err(Gone));
-    assert!(procfs::has_ended(stopped));
+    wait_for_end(stopped);
     let status = process.status();
     assert_eq!((status.broken, status.pid), (1, None));
     let problem = status.problems().concat();

@@ -64,7 +64,8 @@ mod tests {
         let named = nix::time::clock_getcpuclockid(own).unwrap();
         assert_eq!(cpu_clock(own.as_raw(), OF_PROCESS), named);
         let (before_ns, read_ns) = (self_cpu_ns(), process_cpu_ns(std::process::id()).unwrap());
-        assert!((before_ns..=self_cpu_ns()).contains(&(read_ns + family::readers_cpu_ns())));
+        let sum_ns = read_ns + family::readers_cpu_ns();
+        assert!((before_ns..=self_cpu_ns()).contains(&sum_ns));
         assert_eq!((process_cpu_ns(i32::MAX as u32), process_cpu_ns(u32::MAX)), (None, None));
     }
 

@@ -84,6 +84,11 @@ pub(crate) fn process_of_thread(tid: u32) -> Option<u32> {
     (process != tid).then_some(process)
 }
 
+/// Whether a thread has something to do, and runs or waits for its turn.
+pub(crate) fn is_runnable(tid: u32) -> bool {
+    Process::new(tid as i32).and_then(|thread| thread.stat()).is_ok_and(|stat| stat.state == 'R')
+}
+
 /// Whether the process is gone, or only waits for its parent to take notice.
 pub(crate) fn has_ended(pid: u32) -> bool {
     // Asked of hundreds in a second where programs come and go; a clock is a tenth of a file.

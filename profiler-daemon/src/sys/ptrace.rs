@@ -11,10 +11,14 @@ use nix::errno::Errno;
 use nix::sys::ptrace::{self, Options};
 use nix::unistd::Pid;
 
+use super::procfs;
+
 /// So often it is asked at once whether a thread has stopped: most stops are a system call away.
 const EAGER_LOOKS: u32 = 200;
 /// And then after such pauses.
 const PAUSE: Duration = Duration::from_micros(50);
+/// How long a thread may wait for its turns: a dozen busy threads on each CPU leave one that takes many locks little.
+const STARVED: Duration = Duration::from_secs(30);
 /// `PTRACE_EVENT_STOP`, behind the signal.
 const EVENT_STOP: i32 = 128;
 /// Marks the stop at a system call.
@@ -132,7 +136,8 @@ impl Tracee {
         self.resume(libc::PTRACE_CONT, signal).map(|()| false)
     }
 
-    /// Has it go on until it enters a system call, or comes back from one; `meanwhile` is called now and then.
+    /// Has it go on until it enters a system call, or comes back from one; `meanwhile` is called now and then. After `until`,
+    /// only a thread that waits for its turn on a busy machine is waited for, and no longer than [`STARVED`].
     pub(crate) fn go_to_call(
         &mut self,
         until: Instant,
@@ -141,7 +146,7 @@ impl Tracee {
         let mut signal = 0;
         loop {
             self.resume(libc::PTRACE_SYSCALL, signal)?;
-            signal = match self.wait(until, &mut meanwhile)? {
+            signal = match self.wait_in_turn(until, &mut meanwhile)? {
                 Halt::Call => return Ok(()),
                 Halt::Group => return Err(TraceError::Halted),
                 Halt::Signal(signal) => signal,
@@ -157,6 +162,20 @@ impl Tracee {
         Errno::result(answer)?;
         self.stopped = false;
         Ok(())
+    }
+
+    fn wait_in_turn(&mut self, until: Instant, meanwhile: &mut impl FnMut()) -> Result<Halt, TraceError> {
+        let mut looks_at = until;
+        loop {
+            match self.wait(looks_at, &mut *meanwhile) {
+                Err(TraceError::Late)
+                    if Instant::now() < until + STARVED && procfs::is_runnable(self.tid.as_raw() as u32) =>
+                {
+                    looks_at = Instant::now() + Duration::from_millis(10);
+                }
+                waited => return waited,
+            }
+        }
     }
 
     fn wait(&mut self, until: Instant, mut meanwhile: impl FnMut()) -> Result<Halt, TraceError> {

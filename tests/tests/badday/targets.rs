@@ -78,8 +78,14 @@ fn a_command_that_exits_at_once() -> Result<()> {
 #[test]
 fn a_target_that_exits_while_attached() -> Result<()> {
     needs_root!("attaching in every mode");
-    let target = busy("0.5")?;
-    fine(sweetspot("attach", &["--duration", "60s", &target.id().to_string()])?).map(drop)
+    let mut target = busy("300")?;
+    let sweetspot = Sweetspot::new();
+    let attached = sweetspot.start_attach(&["--duration", "200s", &target.id().to_string()])?;
+    target.kill()?;
+    target.wait()?;
+    let recorded = sweetspot.finish(attached, None)?;
+    anyhow::ensure!(recorded.stats.summary.stopped == "target_ended", "{:?}", recorded.ended);
+    fine(recorded.ended).map(drop)
 }
 
 /// Targets that live from 0 to some 40 ms: the end falls into every phase of the attach.

@@ -203,9 +203,10 @@ fn answers_without_a_token_have_a_rate() {
     let refused = parse(&answer);
     assert_eq!(refused.status, 401);
     assert!(refused.head.contains("connection: close"), "{}", refused.head);
+    // At the network's rate these would take 13 s.
     let begun = std::time::Instant::now();
-    (0..60).for_each(|_| assert_eq!(daemon.get("/healthz").status, 200));
-    assert!(begun.elapsed() < Duration::from_millis(900), "{:?}", begun.elapsed());
+    (0..300).for_each(|_| assert_eq!(daemon.get("/healthz").status, 200));
+    assert!(begun.elapsed() < Duration::from_secs(10), "{:?}", begun.elapsed());
 }
 
 /// A client that opens connections and says nothing shuts out neither those who show the token nor himself. Heads have an

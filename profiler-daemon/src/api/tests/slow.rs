@@ -59,7 +59,9 @@ fn a_body_that_does_not_come_is_not_waited_for() {
 
 #[test]
 fn a_connection_serves_many_requests_and_may_not_rest_for_ever() {
-    let daemon = Daemon::with(hasty(), |_, _| {});
+    // The connection must stay open if this thread pauses between two requests.
+    let long = Duration::from_secs(3);
+    let daemon = Daemon::with(Bounds { head: long, rest: long, ..hasty() }, |_, _| {});
     let mut client = UnixStream::connect(daemon.socket()).unwrap();
     for _ in 0..20 {
         client.write_all(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n").unwrap();

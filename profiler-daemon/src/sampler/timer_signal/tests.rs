@@ -202,7 +202,8 @@ fn nobody_who_was_heard_is_told_and_so_are_threads_without_a_timer() {
 #[test]
 fn what_an_agent_is_given_begins_with_a_sign_of_life() {
     let memory = AgentMemory::new().unwrap();
-    begin_memory(&memory, Settings { period_ns: 4_000_000, now_ns: 0, ..Settings::default() });
+    let attention_ns = 60_000_000_000; // this test may be away for a while before it looks
+    begin_memory(&memory, Settings { period_ns: 4_000_000, now_ns: 0, attention_ns, ..Settings::default() });
     let told = Memory::open(memory.words()).unwrap();
     assert_eq!(told.period_at_ns(clock::monotonic_ns()), 4_000_000);
 }

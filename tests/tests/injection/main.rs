@@ -7,23 +7,27 @@ use std::io::Write;
 use std::os::unix::fs::FileExt;
 use std::process::{Command, Stdio};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, anyhow, ensure};
 use nix::sys::ptrace;
 use nix::sys::signal::{Signal, kill};
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::Pid;
-use object::{Object, ObjectSection};
 use tests::attempts::attempts;
 use tests::checks::{check_truth, check_weight_sum};
 use tests::groups::MemoryGroup;
 use tests::guards::{Running, is_root};
 use tests::host::Holdings;
-use tests::programs::{can_build, copy_program, program};
-use tests::run::{Ended, Sweetspot, finish, run, start, wait_until};
+use tests::measured::cpu_s;
+use tests::programs::program;
+use tests::run::{Ended, Recorded, Sweetspot, finish, run, start, sweetspot, wait_until, wait_until_ready};
 use tests::stats::Summary;
 use tests::truth::Truth;
+
+mod refusals;
+
+use refusals::refused;
 
 fn by_timers() -> Sweetspot {
     Sweetspot::new().options(&["--backend", "timer-signal", "--rate", "250", "--confidence", "99.99%"])
@@ -33,17 +37,37 @@ fn by_timers() -> Sweetspot {
 struct Target(Running);
 
 impl Target {
-    fn start(name: &str, arguments: &[&str]) -> Result<Target> {
-        let mut command = Command::new(program(name)?);
-        let command =
-            command.args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        let target = Target(Running::start(command)?);
-        thread::sleep(Duration::from_millis(50)); // it is past its beginning, where nothing is loaded yet
+    /// The `undisturbed` program, past its beginning, where nothing is loaded yet.
+    fn start(what: &str) -> Result<Target> {
+        Target::ready(Command::new(program("undisturbed")?).arg(what))
+    }
+
+    /// A command that says that it is ready.
+    fn ready(command: &mut Command) -> Result<Target> {
+        let mut target = Target::piped(command)?;
+        wait_until_ready(&mut target.0)?;
         Ok(target)
+    }
+
+    /// A program that computes, and says nothing of itself.
+    fn busy(name: &str) -> Result<Target> {
+        let target = Target::piped(Command::new(program(name)?).args(["--cpu", "20"]))?;
+        wait_until("its work", || cpu_s(target.pid()).is_ok_and(|used_s| used_s > 0.05))?;
+        Ok(target)
+    }
+
+    fn piped(command: &mut Command) -> Result<Target> {
+        let command = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        Ok(Target(Running::start(command)?))
     }
 
     fn pid(&self) -> u32 {
         self.0.id()
+    }
+
+    /// A byte of input.
+    fn tell(&mut self) -> Result<()> {
+        Ok(self.0.stdin.as_mut().context("no input")?.write_all(b"x")?)
     }
 
     /// It ends well, and says so.
@@ -62,9 +86,40 @@ fn attach(sweetspot: &Sweetspot, pid: u32, ms: u32) -> Result<Ended> {
     run(&mut sweetspot.command("attach", &words))
 }
 
-/// At half of what timer signals can give at least, of the CPU time it got: on a busy host that may be little.
-fn sampled_at_the_highest_rate(summary: &Summary) -> Result<()> {
-    ensure!(summary.samples > 0 && summary.samples as f64 > 125.0 * summary.target_cpu_s, "{summary:?}");
+/// Starts a target, attaches for a time, and does something once that has begun. The target is sampled at half of what timer signals can
+/// give at least, of the CPU time it got. On a busy host that may be little, or it takes too long to load the library: so it is tried
+/// again with another target. None may come to harm.
+fn sampled_at_the_highest_rate(
+    mut start: impl FnMut() -> Result<Target>,
+    duration: &str,
+    mut meanwhile: impl FnMut(&mut Target) -> Result<()>,
+) -> Result<(Target, Recorded)> {
+    let mut sampled = |target: &mut Target| -> Result<Recorded> {
+        let sweetspot = by_timers();
+        let during = sweetspot.start_attach(&["--duration", duration, &target.pid().to_string()])?;
+        meanwhile(target)?;
+        let recorded = sweetspot.finish(during, None)?;
+        let summary = &recorded.stats.summary;
+        ensure!(summary.samples > 0 && summary.samples as f64 > 125.0 * summary.target_cpu_s, "{summary:?}");
+        Ok(recorded)
+    };
+    let mut outcome = Err(anyhow!("no attempt"));
+    attempts(|| {
+        let mut target = start()?;
+        match sampled(&mut target) {
+            Ok(recorded) => outcome = Ok((target, recorded)),
+            Err(error) => match target.check_fine() {
+                Ok(_) => return Err(error),
+                Err(harm) => outcome = Err(harm.context(error)),
+            },
+        }
+        Ok(())
+    })?;
+    outcome
+}
+
+fn most_is_sampled(summary: &Summary) -> Result<()> {
+    ensure!(summary.weight_s / summary.target_cpu_s > 0.8, "{summary:?}");
     Ok(())
 }
 
@@ -82,15 +137,17 @@ fn a_running_program_is_sampled_and_left_as_it_was() -> Result<()> {
         return Ok(());
     }
     for what in ["threads", "alone"] {
-        let target = Target::start("undisturbed", &[what])?;
-        let sweetspot = by_timers();
-        attach(&sweetspot, target.pid(), 100)?.expect_status(0)?;
-        let before = Holdings::of(target.pid())?;
+        let mut before = Holdings::default();
+        let start = || {
+            let target = Target::start(what)?;
+            attach(&by_timers(), target.pid(), 100)?.expect_status(0)?;
+            before = Holdings::of(target.pid())?;
+            Ok(target)
+        };
+        let (target, recorded) = sampled_at_the_highest_rate(start, "2s", |target| {
+            wait_until("samples", || Holdings::of(target.pid()).is_ok_and(|held| held.is_sampled()))
+        })?;
         ensure!(before.is_host() && !before.is_sampled() && before.timers == 0, "{before:?}");
-        let during = sweetspot.start_attach(&["--duration", "2s", &target.pid().to_string()])?;
-        wait_until("samples", || Holdings::of(target.pid()).is_ok_and(|held| held.is_sampled()))?;
-        let recorded = sweetspot.finish(during, None)?;
-        sampled_at_the_highest_rate(&recorded.stats.summary)?;
         ensure!(recorded.folded.weight_of(|stack| stack.has("compute")) > 0.0, "no names");
         let after = Holdings::of(target.pid())?;
         ensure!(after.files == before.files && after.handled == before.handled, "{before:?} {after:?}");
@@ -148,7 +205,7 @@ fn it_comes_and_goes_many_times_and_nobody_notices() -> Result<()> {
         return Ok(());
     }
     for what in ["threads", "alone"] {
-        let target = Target::start("undisturbed", &[what])?;
+        let target = Target::start(what)?;
         let sweetspot = by_timers();
         attach(&sweetspot, target.pid(), 50)?.expect_status(0)?;
         let before = Holdings::of(target.pid())?;
@@ -173,7 +230,7 @@ fn a_profiler_that_is_killed_in_the_midst_of_it_harms_nobody() -> Result<()> {
     }
     let mut random = fastrand::Rng::with_seed(7);
     for what in ["threads", "alone"] {
-        let target = Target::start("undisturbed", &[what])?;
+        let target = Target::start(what)?;
         let sweetspot = by_timers();
         let before = Holdings::of(target.pid())?;
         for _ in 0..30 {
@@ -212,7 +269,7 @@ fn a_target_that_is_killed_in_the_midst_of_it_ends_the_run_with_a_line() -> Resu
     }
     let mut random = fastrand::Rng::with_seed(8);
     for round in 0..20 {
-        let mut target = Target::start("undisturbed", &["threads"])?;
+        let mut target = Target::start("threads")?;
         let sweetspot = by_timers();
         let mut words = sweetspot.outputs();
         words.push(target.pid().to_string());
@@ -233,7 +290,7 @@ fn a_target_that_becomes_another_program_meanwhile_is_not_harmed() -> Result<()>
     if !may_trace() {
         return Ok(());
     }
-    let target = Target::start("undisturbed", &["exec"])?;
+    let target = Target::start("exec")?;
     let sweetspot = by_timers();
     for _ in 0..20 {
         let ended = attach(&sweetspot, target.pid(), 20)?;
@@ -242,52 +299,15 @@ fn a_target_that_becomes_another_program_meanwhile_is_not_harmed() -> Result<()>
     target.check_fine().map(drop)
 }
 
-/// One line, that says this; and the target is none the worse.
-fn refused(target: &Target, sweetspot: &Sweetspot, says: &str) -> Result<()> {
-    let before = Holdings::of(target.pid())?;
-    let ended = attach(sweetspot, target.pid(), 50)?;
-    ensure!(ended.status != 0 && ended.stderr.lines().count() == 1, "{ended:?}");
-    ensure!(ended.stderr.contains(says), "{ended:?} instead of `{says}`");
-    let after = Holdings::of(target.pid())?;
-    ensure!(after.files == before.files && after.our_mappings == before.our_mappings, "{before:?} {after:?}");
-    ensure!(after.handled == before.handled && after.timers == before.timers, "{before:?} {after:?}");
-    Ok(())
-}
-
-#[test]
-fn whom_nothing_can_be_loaded_into_is_refused_in_a_line() -> Result<()> {
-    if !may_trace() {
-        return Ok(());
-    }
-    let cpu = ["--cpu", "20"];
-    refused(&Target::start("mix_static_pie", &cpu)?, &by_timers(), "is linked statically")?;
-    if can_build("mix_musl_dynamic") {
-        refused(&Target::start("mix_musl_dynamic", &cpu)?, &by_timers(), "uses musl")?;
-    }
-    let filtered = Target::start("undisturbed", &["filtered"])?;
-    refused(&filtered, &by_timers(), "has a seccomp filter")?;
-    filtered.check_fine()?;
-    let partly = Target::start("undisturbed", &["partly"])?; // each thread has its own filters
-    refused(&partly, &by_timers(), "has a seccomp filter")?;
-    partly.check_fine()?;
-    let handled = Target::start("undisturbed", &["handled"])?;
-    let ended = attach(&by_timers(), handled.pid(), 50)?;
-    ensure!(
-        ended.stderr.lines().count() == 1 && ended.stderr.contains("handles SIGURG and SIGWINCH"),
-        "{ended:?}"
-    );
-    handled.check_fine()?;
-    Ok(())
-}
-
 #[test]
 fn a_thread_that_shuts_itself_in_meanwhile_is_noticed() -> Result<()> {
     if !may_trace() {
         return Ok(());
     }
-    let target = Target::start("undisturbed", &["later"])?;
+    let mut target = Target::start("later")?;
     let sweetspot = by_timers();
-    let during = sweetspot.start_attach(&["--duration", "3s", &target.pid().to_string()])?;
+    let during = sweetspot.start_attach(&["--duration", "5s", &target.pid().to_string()])?;
+    target.tell()?;
     let recorded = sweetspot.finish(during, None)?;
     let notes = &recorded.stats.summary.notes;
     ensure!(notes.iter().any(|note| note.contains("has installed a seccomp filter")), "{notes:?}");
@@ -300,9 +320,10 @@ fn a_thread_that_takes_signals_by_itself_gets_none_of_ours() -> Result<()> {
     if !may_trace() {
         return Ok(());
     }
-    let target = Target::start("undisturbed", &["deaf"])?;
+    let mut target = Target::start("deaf")?;
     let sweetspot = by_timers();
-    let during = sweetspot.start_attach(&["--duration", "3s", &target.pid().to_string()])?;
+    let during = sweetspot.start_attach(&["--duration", "5s", &target.pid().to_string()])?;
+    target.tell()?;
     let recorded = sweetspot.finish(during, None)?;
     let notes = &recorded.stats.summary.notes;
     ensure!(notes.iter().any(|note| note.contains("block SIGURG")), "{notes:?}");
@@ -315,11 +336,7 @@ fn a_program_that_reads_a_signal_of_its_own_loses_none_and_is_sampled() -> Resul
     if !may_trace() {
         return Ok(());
     }
-    let target = Target::start("undisturbed", &["latch"])?;
-    let sweetspot = by_timers();
-    let during = sweetspot.start_attach(&["--duration", "1s", &target.pid().to_string()])?;
-    let recorded = sweetspot.finish(during, None)?;
-    sampled_at_the_highest_rate(&recorded.stats.summary)?;
+    let (target, _) = sampled_at_the_highest_rate(|| Target::start("latch"), "1s", |_| Ok(()))?;
     let sweetspot = by_timers();
     for _ in 0..30 {
         attach(&sweetspot, target.pid(), 30)?.expect_status(0)?;
@@ -333,10 +350,10 @@ fn stacks_are_whole_where_no_file_can_be_opened() -> Result<()> {
     if !may_trace() {
         return Ok(());
     }
-    let mut target = Target::start("undisturbed", &["full"])?;
+    let mut target = Target::start("full")?;
     let sweetspot = by_timers();
     let during = sweetspot.start_attach(&["--duration", "4s", &target.pid().to_string()])?;
-    target.0.stdin.as_mut().context("no input")?.write_all(b"x")?;
+    target.tell()?;
     let recorded = sweetspot.finish(during, None)?;
     let all = recorded.folded.weight_of(|stack| stack.has("compute"));
     let whole = recorded.folded.weight_of(|stack| stack.has("compute") && stack.has("computes_when_told"));
@@ -350,12 +367,13 @@ fn threads_that_are_busy_meanwhile_are_sampled_at_the_rate_from_the_start() -> R
     if !may_trace() {
         return Ok(());
     }
-    let sweetspot = by_timers();
-    let mut target = Target::start("undisturbed", &["told"])?;
-    target.0.stdin.as_mut().context("no input")?.write_all(b"x")?;
-    let during = sweetspot.start_attach(&["--duration", "3s", &target.pid().to_string()])?;
-    let recorded = sweetspot.finish(during, None)?;
-    sampled_at_the_highest_rate(&recorded.stats.summary)?;
+    sweetspot(); // is built before anybody computes
+    let start = || {
+        let mut target = Target::start("told")?;
+        target.tell()?;
+        Ok(target)
+    };
+    let (target, _) = sampled_at_the_highest_rate(start, "3s", |_| Ok(()))?;
     target.check_fine().map(drop)
 }
 
@@ -366,15 +384,15 @@ fn a_target_at_the_limit_of_its_memory_is_sampled_by_ours() -> Result<()> {
         eprintln!("skipped: needs root, and a control group for memory");
         return Ok(());
     };
-    let mut target = Target::start("undisturbed", &["told"])?;
-    group.take(target.pid())?;
-    let sweetspot = by_timers();
-    attach(&sweetspot, target.pid(), 50)?.expect_status(0)?; // the library itself is the target's
-    group.limit_to_more(1 << 20)?;
-    let during = sweetspot.start_attach(&["--duration", "6s", &target.pid().to_string()])?;
-    target.0.stdin.as_mut().context("no input")?.write_all(b"x")?;
-    let recorded = sweetspot.finish(during, None)?;
-    sampled_at_the_highest_rate(&recorded.stats.summary)?;
+    let start = || {
+        let target = Target::start("told")?;
+        group.limit_to_more(1 << 30)?;
+        group.take(target.pid())?;
+        attach(&by_timers(), target.pid(), 50)?.expect_status(0)?; // the library itself is the target's
+        group.limit_to_more(1 << 20)?;
+        Ok(target)
+    };
+    let (target, _) = sampled_at_the_highest_rate(start, "6s", Target::tell)?;
     target.check_fine().map(drop)
 }
 
@@ -385,13 +403,14 @@ fn a_thread_that_sleeps_does_so_while_another_is_kept_in_the_handler() -> Result
         return Ok(());
     }
     for what in ["doze", "poll"] {
-        let target = Target::start("undisturbed", &[what])?;
+        let target = Target::start(what)?;
         let sweetspot = by_timers();
-        let attached = sweetspot.start_attach(&["--duration", "2s", &target.pid().to_string()])?;
+        let attached = sweetspot.start_attach(&["--duration", "60s", &target.pid().to_string()])?;
         let tasks = fs::read_dir(format!("/proc/{}/task", target.pid()))?.flatten();
         let tids = tasks.filter_map(|task| task.file_name().to_str()?.parse::<u32>().ok());
         let other = tids.into_iter().find(|&tid| tid != target.pid()).context("no thread")?;
         let kept = keep_in_handler(other)?;
+        kill(Pid::from_raw(attached.running.id() as i32), Signal::SIGINT)?;
         let recorded = sweetspot.finish(attached, None)?;
         let notes = &recorded.stats.summary.notes;
         let is_told = |note: &String| note.contains("does not come out of the library's handler");
@@ -409,7 +428,16 @@ fn a_thread_that_sleeps_does_so_while_another_is_kept_in_the_handler() -> Result
 /// Has a thread stand still in the midst of a sample, until it is let go.
 fn keep_in_handler(tid: u32) -> Result<Pid> {
     let tid = Pid::from_raw(tid as i32);
-    let wait = || waitpid(tid, Some(WaitPidFlag::__WALL)).context("it does not stop");
+    let wait = || -> Result<WaitStatus> {
+        let until = Instant::now() + Duration::from_secs(60);
+        loop {
+            match waitpid(tid, Some(WaitPidFlag::__WALL | WaitPidFlag::WNOHANG))? {
+                WaitStatus::StillAlive => ensure!(Instant::now() < until, "it does not stop"),
+                status => return Ok(status),
+            }
+            thread::yield_now();
+        }
+    };
     ptrace::seize(tid, ptrace::Options::empty())?;
     // It is stopped at each of its timer's signals.
     ensure!(matches!(wait()?, WaitStatus::Stopped(_, Signal::SIGURG)), "another stop");
@@ -431,43 +459,17 @@ fn calls_with_a_timeout_are_not_interrupted() -> Result<()> {
     }
     // A timer's signal may end a call of those who are sampled, as any signal does (signal(7)).
     attempts(|| {
-        let target = Target::start("undisturbed", &["patient"])?;
+        let target = Target::start("patient")?;
         attach(&by_timers(), target.pid(), 50)?.expect_status(0)?;
         let told = target.check_fine()?;
         ensure!(told.contains("fine, 0 calls"), "{told}");
         Ok(())
     })?;
-    let target = Target::start("undisturbed", &["aside"])?;
+    let target = Target::start("aside")?;
     refused(&target, &by_timers(), "on a stack of its own making")?;
     let told = target.check_fine()?;
     ensure!(told.contains("fine, 0 calls"), "{told}");
     Ok(())
-}
-
-#[test]
-fn a_thread_without_room_is_not_taken_even_if_nothing_lists_its_guard() -> Result<()> {
-    if !may_trace() {
-        return Ok(());
-    }
-    let target = Target::start("undisturbed", &["cramped"])?;
-    refused(&target, &by_timers(), "no thread that could load the library safely")?;
-    target.check_fine().map(drop)
-}
-
-/// What is unmapped in the child is unmapped in the parent.
-#[test]
-fn a_child_that_runs_in_its_parents_memory_is_refused() -> Result<()> {
-    if !may_trace() {
-        return Ok(());
-    }
-    let target = Target::start("undisturbed", &["vfork"])?;
-    let path = format!("/proc/{0}/task/{0}/children", target.pid());
-    wait_until("a child", || fs::read_to_string(&path).is_ok_and(|children| !children.is_empty()))?;
-    let child: u32 = fs::read_to_string(&path)?.trim().parse()?;
-    let ended = attach(&by_timers(), child, 50)?;
-    ensure!(ended.status != 0 && ended.stderr.lines().count() == 1, "{ended:?}");
-    ensure!(ended.stderr.contains("runs in the memory of its parent"), "{ended:?}");
-    target.check_fine().map(drop)
 }
 
 /// Whatever the program has written into the memory of a profiler that was killed, it is given back.
@@ -476,7 +478,7 @@ fn memory_that_was_written_over_is_given_back_all_the_same() -> Result<()> {
     if !may_trace() {
         return Ok(());
     }
-    let target = Target::start("undisturbed", &["threads"])?;
+    let target = Target::start("threads")?;
     let (first, second) = (by_timers(), by_timers());
     attach(&first, target.pid(), 50)?.expect_status(0)?;
     let before = Holdings::of(target.pid())?;
@@ -501,6 +503,10 @@ fn what_a_command_is_that_was_begun_by_another_profiler_is_sampled_by_the_next()
     if !may_trace() {
         return Ok(());
     }
+    attempts(|| most_is_sampled(&taken_over_from_a_recorder()?))
+}
+
+fn taken_over_from_a_recorder() -> Result<Summary> {
     let (first, second) = (by_timers(), by_timers());
     let mut words = first.outputs();
     let target = program("undisturbed")?.to_string_lossy().into_owned();
@@ -520,19 +526,17 @@ fn what_a_command_is_that_was_begun_by_another_profiler_is_sampled_by_the_next()
     };
     wait_until("the command", || command().is_some())?;
     let pid = command().context("the command has ended")?;
-    thread::sleep(Duration::from_millis(300)); // it has all its threads
+    wait_until_ready(&mut recording)?; // it has all its threads
     let input = recording.stdin.take();
     recording.kill()?;
     recording.wait()?;
     thread::sleep(Duration::from_secs(16));
     let during = second.start_attach(&["--duration", "7s", &pid.to_string()])?;
     let recorded = second.finish(during, None)?;
-    let summary = &recorded.stats.summary;
     drop(input);
     let maps = format!("/proc/{pid}/maps");
     wait_until("its end", || fs::read_to_string(&maps).unwrap_or_default().is_empty())?;
-    ensure!(summary.weight_s / summary.target_cpu_s > 0.8, "{summary:?}");
-    Ok(())
+    Ok(recorded.stats.summary)
 }
 
 /// It was stopped for so long that the agent gave it up, and another has come.
@@ -542,7 +546,7 @@ fn a_profiler_that_was_away_leaves_its_successor_alone() -> Result<()> {
         return Ok(());
     }
     attempts(|| {
-        let target = Target::start("undisturbed", &["alone"])?;
+        let target = Target::start("alone")?;
         let (first, second) = (by_timers(), by_timers());
         let pid = target.pid().to_string();
         let away = first.start_attach(&[&pid])?;
@@ -554,100 +558,7 @@ fn a_profiler_that_was_away_leaves_its_successor_alone() -> Result<()> {
         kill(profiler, Signal::SIGINT)?;
         finish(away.running)?;
         let recorded = second.finish(during, None)?;
-        let summary = &recorded.stats.summary;
-        ensure!(summary.weight_s / summary.target_cpu_s > 0.8, "{summary:?}");
+        most_is_sampled(&recorded.stats.summary)?;
         target.check_fine().map(drop)
     })
-}
-
-#[test]
-fn one_that_is_stopped_or_traced_is_refused() -> Result<()> {
-    if !may_trace() {
-        return Ok(());
-    }
-    let target = Target::start("undisturbed", &["threads"])?;
-    let pid = Pid::from_raw(target.pid() as i32);
-    kill(pid, Signal::SIGSTOP)?;
-    wait_until("a stop", || {
-        fs::read_to_string(format!("/proc/{pid}/stat")).is_ok_and(|stat| stat.contains(") T "))
-    })?;
-    refused(&target, &by_timers(), "is stopped")?;
-    kill(pid, Signal::SIGCONT)?;
-    ptrace::seize(pid, ptrace::Options::empty())?;
-    refused(&target, &by_timers(), "is traced by process")?;
-    ptrace::interrupt(pid)?;
-    nix::sys::wait::waitpid(pid, Some(nix::sys::wait::WaitPidFlag::__WALL))?;
-    ptrace::detach(pid, None)?;
-    attach(&by_timers(), target.pid(), 50)?.expect_status(0)?;
-    target.check_fine().map(drop)
-}
-
-#[test]
-fn one_of_another_user_or_with_anothers_rights_is_refused() -> Result<()> {
-    if !may_trace() {
-        return Ok(());
-    }
-    let target = Target::start("undisturbed", &["threads"])?;
-    let ended = attach(&by_timers().unprivileged()?, target.pid(), 50)?;
-    ensure!(ended.status == 77 && ended.stderr.lines().count() == 1, "{ended:?}");
-    target.check_fine()?;
-    let mut command = Command::new("setpriv");
-    command.arg("--ruid=65534").arg(program("undisturbed")?).arg("threads");
-    let command = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    let other = Target(Running::start(command)?);
-    thread::sleep(Duration::from_millis(100));
-    refused(&other, &by_timers(), "rights of another user")?;
-    other.check_fine().map(drop)
-}
-
-#[test]
-fn an_agent_of_another_version_is_left_alone() -> Result<()> {
-    if !may_trace() {
-        return Ok(());
-    }
-    let target = Target::start("undisturbed", &["threads"])?;
-    attach(&by_timers(), target.pid(), 50)?.expect_status(0)?;
-    let other = tempfile::tempdir()?;
-    let binary = tests::run::sweetspot();
-    copy_program(binary, &other.path().join("sweetspot"))?;
-    let mut agent = fs::read(binary.with_file_name("libsweetspot_agent.so"))?;
-    let code = object::File::parse(&*agent)?.section_by_name(".text").and_then(|text| text.file_range());
-    let (start, length) = code.context("no code")?;
-    agent[(start + length - 1) as usize] ^= 1;
-    fs::write(other.path().join("libsweetspot_agent.so"), agent)?;
-    let newer = by_timers().with_binary(other.path().join("sweetspot"));
-    refused(&target, &newer, "another version of sweetspot")?;
-    target.check_fine().map(drop)
-}
-
-#[test]
-fn two_at_a_time_are_one_too_many() -> Result<()> {
-    if !may_trace() {
-        return Ok(());
-    }
-    let target = Target::start("undisturbed", &["threads"])?;
-    let first = by_timers();
-    let attached = first.start_attach(&["--duration", "2s", &target.pid().to_string()])?;
-    let ended = attach(&by_timers(), target.pid(), 50)?;
-    ensure!(ended.status == 1 && ended.stderr.contains("by another sweetspot already"), "{ended:?}");
-    first.finish(attached, None)?;
-    target.check_fine().map(drop)
-}
-
-/// Nobody's process is changed who was not asked.
-#[test]
-fn where_perf_events_are_refused_attach_says_what_it_could_do_and_does_nothing() -> Result<()> {
-    if !may_trace() {
-        return Ok(());
-    }
-    let deny = program("deny_perf")?;
-    let target = Target::start("undisturbed", &["threads"])?;
-    let unasked = Sweetspot::new().through(&[&deny.to_string_lossy()]);
-    let ended = attach(&unasked, target.pid(), 50)?;
-    ensure!(ended.status == 77 && ended.stderr.lines().count() == 1, "{ended:?}");
-    ensure!(ended.stderr.contains("--backend timer-signal would load"), "{ended:?}");
-    ensure!(!Holdings::of(target.pid())?.is_host(), "something was loaded");
-    let asked = by_timers().through(&[&deny.to_string_lossy()]);
-    attach(&asked, target.pid(), 100)?.expect_status(0)?;
-    target.check_fine().map(drop)
 }
