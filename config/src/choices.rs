@@ -134,6 +134,28 @@ choice! {
     OtlpGrpc = "otlp-grpc",
 }
 
+choice! {
+    /// What a rule for labels does.
+    RelabelAction, "replace, keep, drop, labeldrop, labelkeep, labelmap, lowercase or uppercase",
+    later: ["hashmod", "keepequal", "dropequal"],
+    /// Sets a label where the regular expression matches.
+    Replace = "replace",
+    /// Drops what it does not match.
+    Keep = "keep",
+    /// Drops what it matches.
+    Drop = "drop",
+    /// Removes the labels whose names it matches.
+    LabelDrop = "labeldrop",
+    /// Removes all others.
+    LabelKeep = "labelkeep",
+    /// Copies labels whose names it matches to other names.
+    LabelMap = "labelmap",
+    /// Sets a label to the texts in lower case.
+    Lowercase = "lowercase",
+    /// Sets a label to the texts in upper case.
+    Uppercase = "uppercase",
+}
+
 /// Which error of a function's CPU time the rate makes smallest.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Criterion {

@@ -23,10 +23,13 @@ mod setting;
 mod units;
 mod words;
 
-pub use choices::{AttachMode, Backend, ChoiceError, Criterion, Each, ExportFormat, Threads, Unwind};
+pub use choices::{
+    AttachMode, Backend, ChoiceError, Criterion, Each, ExportFormat, RelabelAction, Threads, Unwind,
+};
 pub use daemon::{
     BudgetSettings, ContainerSettings, DaemonSettings, ExportSettings, FleetSettings, HowToSample,
-    LimitSettings, ListenSettings, StoreSettings, SymbolSettings, TargetSettings,
+    LimitSettings, ListenSettings, RelabelRegex, RelabelRules, RelabelSettings, StoreSettings,
+    SymbolSettings, TargetSettings,
 };
 pub use problem::Problem;
 pub use sampling::{

@@ -8,7 +8,7 @@ use serde_spanned::Spanned;
 use toml::de::{DeTable, DeValue};
 
 use crate::problem::Log;
-use crate::setting::Setting;
+use crate::setting::{Setting, Value};
 
 /// A key of a section, for the commented file.
 pub(crate) struct Key {
@@ -82,21 +82,7 @@ impl Table<'_, '_> {
     /// The sections `[[key]]`; nothing if none is written.
     pub(crate) fn sections<T: Section>(&self, key: &str, log: &mut Log) -> Option<Vec<T>> {
         let (value, path) = self.find(key, log)?;
-        let what = format!("{path} is a list of sections; write [[{path}]] on a line of its own for each");
-        let DeValue::Array(array) = value.get_ref() else {
-            log.wrong(value.span().start, what);
-            return Some(Vec::new());
-        };
-        let mut sections = Vec::new();
-        for (value, at) in array.iter().zip(0..) {
-            let path = format!("{path}[{at}]");
-            log.place(path.clone(), value.span().start);
-            match value.get_ref() {
-                DeValue::Table(values) => sections.push(T::read(&Table { values, path }, log)),
-                _ => log.wrong(value.span().start, what.clone()),
-            }
-        }
-        Some(sections)
+        Some(read_sections(value, &path, log).unwrap_or_default())
     }
 
     /// Refuses the keys that are not among `known`, and says which one may have been meant.
@@ -115,6 +101,30 @@ impl Table<'_, '_> {
             log.spoil(&self.path);
         }
     }
+}
+
+/// The sections `[[path]]`; nothing if `value` is no list.
+pub(crate) fn read_sections<T: Section>(value: &Value<'_>, path: &str, log: &mut Log) -> Option<Vec<T>> {
+    let what = || {
+        // Within a section of a list, that one's number is not written.
+        let header: String =
+            path.split('[').map(|part| part.split(']').next_back().unwrap_or(part)).collect();
+        format!("{path} is a list of sections; write [[{header}]] on a line of its own for each")
+    };
+    let DeValue::Array(array) = value.get_ref() else {
+        log.wrong(value.span().start, what());
+        return None;
+    };
+    let mut sections = Vec::new();
+    for (value, at) in array.iter().zip(0..) {
+        let path = format!("{path}[{at}]");
+        log.place(path.clone(), value.span().start);
+        match value.get_ref() {
+            DeValue::Table(values) => sections.push(T::read(&Table { values, path }, log)),
+            _ => log.wrong(value.span().start, what()),
+        }
+    }
+    Some(sections)
 }
 
 /// The key that differs by a slip of the hand.

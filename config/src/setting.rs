@@ -11,8 +11,8 @@ use toml::de::DeValue;
 
 use crate::problem::Log;
 use crate::{
-    AttachMode, Backend, Bytes, Criterion, Each, ExportFormat, Hertz, Mode, Pattern, Ratio, Span, Threads,
-    Unwind,
+    AttachMode, Backend, Bytes, Criterion, Each, ExportFormat, Hertz, Mode, Pattern, Ratio, RelabelAction,
+    RelabelRegex, Span, Threads, Unwind,
 };
 
 /// A value with its place in the file.
@@ -89,6 +89,8 @@ by_text!(
     Mode,
     Pattern,
     Ratio,
+    RelabelAction,
+    RelabelRegex,
     Span,
     Threads,
     Unwind,

@@ -6,7 +6,7 @@ use std::str::FromStr;
 use regex::bytes::{Regex, RegexBuilder, RegexSet, RegexSetBuilder};
 
 /// Most memory that a compiled pattern takes.
-const PATTERN_BYTES: usize = 1 << 20;
+pub(crate) const PATTERN_BYTES: usize = 1 << 20;
 /// Most memory that many of them take together.
 const TOGETHER_BYTES: usize = 32 << 20;
 
@@ -29,6 +29,16 @@ pub enum WordError {
     /// Not the mode of a file.
     #[error("`{0}` is no mode of a file; write three octal digits such as 0660")]
     Mode(String),
+}
+
+impl WordError {
+    /// Of a text that the library did not compile.
+    pub(crate) fn pattern(text: &str, error: &regex::Error) -> Self {
+        // The library draws the place over several lines; the last one says what it is.
+        let drawn = error.to_string();
+        let reason = drawn.lines().last().unwrap_or_default().trim_start_matches("error: ").to_owned();
+        Self::Pattern { found: text.to_owned(), reason }
+    }
 }
 
 impl Pattern {
@@ -84,12 +94,7 @@ impl FromStr for Pattern {
 
     fn from_str(text: &str) -> Result<Self, WordError> {
         let compiled = RegexBuilder::new(text).size_limit(PATTERN_BYTES).build();
-        compiled.map(Self).map_err(|error| {
-            // The library draws the place over several lines; the last one says what it is.
-            let drawn = error.to_string();
-            let reason = drawn.lines().last().unwrap_or_default().trim_start_matches("error: ").to_owned();
-            WordError::Pattern { found: text.to_owned(), reason }
-        })
+        compiled.map(Self).map_err(|error| WordError::pattern(text, &error))
     }
 }
 

@@ -1,11 +1,13 @@
 //! Any bytes as a settings file, and any text as a setting: what is wrong has its place in the file, and what is
 //! understood is printed so that it is understood again.
 
+use std::collections::BTreeMap;
 use std::fmt::Display;
 use std::str::FromStr;
 
 use config::{
-    AttachMode, Backend, Bytes, Criterion, DaemonSettings, Hertz, Mode, Pattern, Ratio, Span, Unwind,
+    AttachMode, Backend, Bytes, Criterion, DaemonSettings, Hertz, Mode, Pattern, Ratio, RelabelAction,
+    RelabelRegex, Span, Unwind,
 };
 
 /// Takes any bytes.
@@ -22,6 +24,8 @@ pub(crate) fn run(data: &[u8]) {
     again::<Unwind>(text);
     again::<Mode>(text);
     again::<Pattern>(text);
+    again::<RelabelRegex>(text);
+    again::<RelabelAction>(text);
 }
 
 fn settings_file(data: &[u8]) {
@@ -31,6 +35,9 @@ fn settings_file(data: &[u8]) {
             for target in &settings.targets {
                 settings.sampling_of(target).validate().expect("what is sampled has been checked");
             }
+            let mut labels = BTreeMap::from([("a".to_owned(), "b".to_owned())]);
+            let is_kept = settings.relabel.apply("web", &mut labels);
+            assert!(labels.len() <= 64 && (is_kept || !settings.relabel.is_empty()));
             return;
         }
         Err(problems) => problems,

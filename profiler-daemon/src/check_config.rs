@@ -71,5 +71,6 @@ fn judge(settings: &DaemonSettings) -> (Vec<String>, Vec<String>) {
     }
     remarks.extend(Discovery::missing(&settings.targets));
     remarks.extend(containers::missing(settings));
+    remarks.extend(settings.missing_pod_labels());
     (wrong, remarks)
 }

@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread;
@@ -155,21 +155,26 @@ impl Backend {
 
 /// A program of known functions under a path of its own, so that no other test's is taken for it.
 struct Busy {
-    folder: TempDir,
+    _folder: TempDir,
+    path: PathBuf,
     _running: Running,
 }
 
 impl Busy {
     fn start() -> Result<Busy> {
+        Busy::start_as("busy")
+    }
+
+    fn start_as(name: &str) -> Result<Busy> {
         let folder = tempfile::tempdir()?;
-        let path = folder.path().join("busy");
+        let path = folder.path().join(name);
         copy_program(&program("mix_nofp")?, &path)?;
         let running = start(Command::new(&path).args(["--cpu", "300"]))?;
-        Ok(Busy { folder, _running: running })
+        Ok(Busy { _folder: folder, path, _running: running })
     }
 
     fn section(&self, name: &str) -> String {
-        format!("[[target]]\nname = {name:?}\nexecutable = {:?}\n", self.folder.path().join("busy"))
+        format!("[[target]]\nname = {name:?}\nexecutable = {:?}\n", self.path)
     }
 }
 
@@ -238,6 +243,50 @@ fn windows_arrive_once_though_the_backend_is_down_and_the_daemon_is_killed() -> 
     let others = requests.iter().filter(|request| request.is_taken && !stored.contains(&request.body));
     let others: Vec<&str> = others.map(|request| request.line.as_str()).collect();
     ensure!(others.is_empty(), "{others:?} arrived, but the store has {:?}", daemon.files()?);
+    Ok(())
+}
+
+/// Rules of the targets drop one and name the others; those of the export leave one of these out.
+#[test]
+fn rules_drop_a_target_and_leave_out_windows() -> Result<()> {
+    privileged!();
+    let busy = (Busy::start()?, Busy::start()?, Busy::start_as("logger-of-test")?);
+    let backend = Backend::start(OK)?;
+    let targets = busy.0.section("web") + &busy.1.section("db") + &busy.2.section("log");
+    let rest = "[[target]]\nname = \"rest\"\neverything = true\n";
+    let drop = "[[relabel]]\nsource_labels = [\"__target__\"]\nregex = \"log\"\naction = \"drop\"\n";
+    let name = "[[relabel]]\nsource_labels = [\"__target__\"]\ntarget_label = \"team.name\"\nreplacement = \"of-$1\"\n";
+    let rules = "relabel = [{ source_labels = [\"team.name\"], regex = \"of-(db|rest)\", action = \"drop\" },\n\
+                 { source_labels = [\"team.name\"], target_label = \"service.name\" }]";
+    let export_section = backend.section("lab", rules);
+    let all = |drop: &str| format!("{targets}{rest}{drop}{name}{export_section}");
+    let mut daemon = Daemon::start(1, &all(drop))?;
+    let count =
+        |key: &str| export(&daemon, "lab").ok().and_then(|export| export[key].as_u64()).unwrap_or_default();
+    wait_until("windows", || count("left_out") >= 4 && count("pushed") >= 3)?;
+    let shown = export(&daemon, "lab")?;
+    ensure!(shown["refused"] == 0 && shown["dropped"] == 0 && shown["problem"].is_null(), "{shown}");
+    let names: BTreeSet<String> =
+        daemon.targets()?.iter().filter_map(|target| Some(target["name"].as_str()?.to_owned())).collect();
+    ensure!(names == ["db", "rest", "web"].map(str::to_owned).into(), "{names:?}");
+    ensure!(daemon.ctl_json(&["status"])?["targets"]["dropped"] == 1);
+    ensure!(daemon.target("db")?["labels"]["team.name"] == "of-db", "{}", daemon.target("db")?);
+    // It is not the rest's either. No other test's program is called so.
+    let words = ["--from", "-10m", "--target", "rest", "--format", "folded"];
+    wait_until("a window of the rest", || daemon.report(&words).is_ok_and(|report| report.status == 0))?;
+    let folded = daemon.report(&words)?.stdout;
+    ensure!(!folded.is_empty() && !folded.contains("logger-of-test"), "{folded}");
+    // Rules that go let it come.
+    daemon.write_settings(1, &all(""))?;
+    daemon.ctl(&["reload"])?.expect_status(0)?;
+    daemon.wait_for("log", "sampled")?;
+    daemon.stop(Signal::SIGTERM)?.expect_status(0)?;
+    let requests = backend.requests();
+    let is_other = |request: &&Request| {
+        !["name=of-web%7B", "name=of-log%7B"].iter().any(|name| request.line.contains(name))
+    };
+    let others: Vec<&str> = requests.iter().filter(is_other).map(|request| request.line.as_str()).collect();
+    ensure!(others.is_empty(), "{others:?}");
     Ok(())
 }
 

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use crate::section::section;
-use crate::{ExportFormat, Pattern, Span};
+use crate::{ExportFormat, Pattern, RelabelRules, Span};
 
 section! {
     /// Backends that get every window of the store once it is named: one section for each backend. Windows wait in the store
@@ -22,6 +22,9 @@ section! {
         targets: Vec<Pattern> = Vec::new(), such as "[\"^web$\", \"^services:\"]";
         /// Labels, in addition to those of the targets.
         labels: BTreeMap<String, String> = BTreeMap::new(), such as "{ \"k8s.cluster.name\" = \"west\" }";
+        /// Rules for the labels of its windows, as in `[[relabel]]`; the store is not changed. The label `service.name` is the
+        /// service. A window whose labels a rule drops is left out.
+        relabel: RelabelRules = RelabelRules::default(), such as "[{ source_labels = [\"k8s.namespace.name\"], regex = \"kube-.*\", action = \"drop\" }]";
         /// Headers of every request. Put secrets into a token file.
         headers: BTreeMap<String, String> = BTreeMap::new(), such as "{ X-Scope-OrgID = \"team\" }";
         /// File with a token, sent as `Authorization: Bearer TOKEN`. It needs https, unless the backend is on this machine.

@@ -3,12 +3,16 @@
 mod check;
 mod default_file;
 mod export;
+mod relabel;
 mod sections;
 mod target;
+
+use std::collections::BTreeSet;
 
 use toml::de::DeTable;
 
 pub use export::ExportSettings;
+pub use relabel::{RelabelRegex, RelabelRules, RelabelSettings};
 pub use sections::{
     BudgetSettings, ContainerSettings, FleetSettings, HowToSample, LimitSettings, ListenSettings,
     StoreSettings, SymbolSettings,
@@ -31,6 +35,8 @@ macro_rules! sections {
             $($(#[doc = $doc])+ pub $name: $type,)+
             /// What is watched: each `[[target]]`.
             pub targets: Vec<TargetSettings>,
+            /// What becomes of the labels of targets: each `[[relabel]]`.
+            pub relabel: RelabelRules,
             /// Where windows are sent: each `[[export]]`.
             pub exports: Vec<ExportSettings>,
         }
@@ -40,6 +46,7 @@ macro_rules! sections {
                 Self {
                     $($name: <$type>::default(),)+
                     targets: vec![TargetSettings::everything()],
+                    relabel: RelabelRules::default(),
                     exports: Vec::new(),
                 }
             }
@@ -47,11 +54,12 @@ macro_rules! sections {
 
         impl DaemonSettings {
             fn read(root: &Table<'_, '_>, log: &mut Log) -> Self {
-                root.refuse_unknown(&[$(stringify!($name),)+ "target", "export"], log);
+                root.refuse_unknown(&[$(stringify!($name),)+ "target", "relabel", "export"], log);
                 let targets = root.sections("target", log);
                 Self {
                     $($name: root.section(stringify!($name), log),)+
                     targets: targets.unwrap_or_else(|| vec![TargetSettings::everything()]),
+                    relabel: root.value("relabel", log).unwrap_or_default(),
                     exports: root.sections("export", log).unwrap_or_default(),
                 }
             }
@@ -61,6 +69,7 @@ macro_rules! sections {
                 default_file::write(&[
                     $(default_file::section::<$type>(concat!("[", stringify!($name), "]"), false),)+
                     default_file::section::<TargetSettings>("[[target]]", true),
+                    default_file::section::<RelabelSettings>("[[relabel]]", true),
                     default_file::section::<ExportSettings>("[[export]]", true),
                 ])
             }
@@ -126,6 +135,25 @@ impl DaemonSettings {
             symbol_memory: self.symbols.memory,
             ..SamplingSettings::default()
         }
+    }
+
+    /// The labels that rules read, of targets and of exports.
+    pub fn relabel_sources(&self) -> impl Iterator<Item = &str> {
+        let of_exports = self.exports.iter().flat_map(|export| export.relabel.source_labels());
+        self.relabel.source_labels().chain(of_exports)
+    }
+
+    /// Labels of pods that rules read and no target has, in lines.
+    pub fn missing_pod_labels(&self) -> Vec<String> {
+        let keys = self.relabel_sources().filter_map(|label| label.strip_prefix("k8s.pod.label."));
+        let keys: BTreeSet<&str> =
+            keys.filter(|key| !self.containers.pod_labels.iter().any(|shown| shown == key)).collect();
+        let line = |key| {
+            format!(
+                "relabel: no target has the label k8s.pod.label.{key}; add \"{key}\" to containers.pod_labels"
+            )
+        };
+        keys.into_iter().map(line).collect()
     }
 
     /// All that is wrong with a target that stands in no file, each in a line; it may go without a name.

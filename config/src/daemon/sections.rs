@@ -110,7 +110,8 @@ const RUNTIME_SOCKETS: [&str; 5] = [
 
 section! {
     /// Where names of containers and Kubernetes pods come from. Container runtimes are only queried if a
-    /// target selects or divides processes by container or pod, or if pod_labels below is set.
+    /// target selects or divides processes by container or pod, if pod_labels below is set, or if a rule for
+    /// labels reads their names.
     pub struct ContainerSettings {
         /// Sockets of container runtimes: CRI (containerd, CRI-O) or the API of Docker and Podman. Of the
         /// defaults, those that exist are queried. Anyone who can open such a socket controls the runtime; by

@@ -74,6 +74,25 @@ impl TargetSettings {
         c.is_ascii_alphanumeric() || "-._@:".contains(c)
     }
 
+    /// Whether a label can be called so in the settings.
+    pub(crate) fn is_label_name(name: &str) -> bool {
+        !name.is_empty() && name.len() <= Self::MAX_NAME && name.bytes().all(|byte| byte.is_ascii_graphic())
+    }
+
+    /// A text as a label can hold it: one line, and not too long.
+    pub fn label_text(text: &str) -> String {
+        const CUT: &str = "…";
+        let visible = |c: char| if c.is_control() { '\u{fffd}' } else { c };
+        let mut label: String = text.chars().map(visible).collect();
+        if label.len() > Self::MAX_LABEL {
+            let most = Self::MAX_LABEL - CUT.len();
+            let end = (0..=most).rev().find(|&end| label.is_char_boundary(end)).unwrap_or(0);
+            label.truncate(end);
+            label.push_str(CUT);
+        }
+        label
+    }
+
     /// The patterns over what container runtimes say, by what they are of.
     fn runtime_patterns(&self) -> [(&'static str, Option<&Pattern>); 4] {
         [

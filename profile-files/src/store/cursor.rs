@@ -1,6 +1,6 @@
 //! Where an export is in the store, as a file in the store's folder.
 //!
-//! The first line is the whole position; below it stands a line for each window that was sent or refused since. Each line
+//! The first line is the whole position; below it stands a line for each window that was sent, refused or left out since. Each line
 //! begins with its checksum: what a power failure cut short is no line. The file is replaced as a whole now and then.
 
 use std::collections::BTreeSet;
@@ -109,7 +109,7 @@ impl Cursor {
         disk.apply(Op::SyncFolder(folder))
     }
 
-    /// Adds what was sent or refused.
+    /// Adds what was sent, refused or left out.
     ///
     /// # Errors
     ///

@@ -1,6 +1,6 @@
 //! Windows that wait to be sent: the queue of each export is the store itself, and what it has of it is known exactly.
 //!
-//! A window waits from the moment that it is written until it is sent or refused. Which time of which target is settled
+//! A window waits from the moment that it is written until it is sent, refused or left out. Which time of which target is settled
 //! is kept, so that nothing is sent twice, whatever the order in which windows are written, named and merged.
 //!
 //! **A file waits as a whole or not at all.** Files are merged with their like alone: those that nobody waits for, or those
@@ -56,7 +56,7 @@ pub struct Position {
     since: Now,
     /// Patterns of the targets that it gets.
     targets: Vec<String>,
-    /// What was sent or refused, by target.
+    /// What was sent, refused or left out, by target.
     settled: BTreeMap<String, TimeRanges>,
 }
 
@@ -72,7 +72,7 @@ impl Position {
         !is_settled && time_ranges.iter().all(|time_range| is_after(time_range, &self.since))
     }
 
-    /// This was sent or refused.
+    /// This was sent, refused or left out.
     pub fn settle(&mut self, target: &str, time_ranges: &TimeRanges) {
         let settled = self.settled.entry(target.to_owned()).or_default();
         *settled = TimeRanges::union([&*settled, time_ranges].into_iter());
@@ -166,10 +166,19 @@ pub enum SendOutcome {
     Sent(u64),
     /// It is not taken.
     Refused,
+    /// The export's rules drop it.
+    LeftOut,
     /// It cannot be read.
     Lost,
     /// It waits on.
     Kept(SendFault),
+}
+
+impl SendOutcome {
+    /// Whether the file is done with, and is never sent again.
+    pub fn settles(self) -> bool {
+        matches!(self, Self::Sent(_) | Self::Refused | Self::LeftOut)
+    }
 }
 
 /// Windows of an export since the daemon began.
@@ -179,6 +188,8 @@ pub struct Tally {
     pub pushed: u64,
     /// Not taken.
     pub refused: u64,
+    /// Dropped by the export's rules.
+    pub left_out: u64,
     /// Gone before they were sent.
     pub dropped: u64,
     /// Bytes of those that were acknowledged.
@@ -273,9 +284,10 @@ impl Outbox {
                 self.tally.sent_bytes += bytes;
             }
             SendOutcome::Refused => self.tally.refused += windows,
+            SendOutcome::LeftOut => self.tally.left_out += windows,
             SendOutcome::Lost | SendOutcome::Kept(_) => self.tally.dropped += windows,
         }
-        if matches!(fate, SendOutcome::Sent(_) | SendOutcome::Refused) {
+        if fate.settles() {
             self.position.settle(&file_to_send.target, &file_to_send.time_ranges);
         }
     }

@@ -117,7 +117,10 @@ impl Need {
         };
         if settings.targets.iter().any(config::TargetSettings::needs_runtimes) {
             Self::Targets
-        } else if !settings.containers.pod_labels.is_empty() || settings.targets.iter().any(by_container) {
+        } else if !settings.containers.pod_labels.is_empty()
+            || settings.targets.iter().any(by_container)
+            || settings.relabel_sources().any(is_by_runtime)
+        {
             Self::Labels
         } else {
             Self::Nothing
@@ -340,6 +343,11 @@ pub(crate) fn missing(settings: &DaemonSettings) -> Vec<String> {
     }
     let missing = sockets.iter().filter(|socket| !there(socket));
     missing.map(|socket| format!("containers.sockets: there is no socket {}", socket.display())).collect()
+}
+
+/// Whether a label of targets comes from what runtimes say.
+fn is_by_runtime(label: &str) -> bool {
+    label.starts_with("k8s.") || label.starts_with("container.")
 }
 
 /// Whether these are not the default sockets, most of which do not exist.

@@ -154,6 +154,9 @@ fn nobody_is_asked_for_what_nobody_needs() {
     let mut runtimes = Runtimes::default();
     runtimes.adopt(&settings, Need::Nothing);
     assert!(!runtimes.are_needed() && !runtimes.has_thread && runtimes.degraded().is_empty());
+    let rule = b"[[relabel]]\nsource_labels = [\"k8s.pod.name\"]\naction = \"keep\"\n";
+    let rules = DaemonSettings::parse(rule).unwrap().relabel;
+    assert_eq!(Need::of(&DaemonSettings { relabel: rules, ..settings.clone() }), Need::Labels);
     settings.targets[0].each = Some(config::Each::Container);
     assert_eq!(Need::of(&settings), Need::Labels);
     settings.targets[0].each = Some(config::Each::Workload);

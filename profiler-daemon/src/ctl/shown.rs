@@ -47,6 +47,7 @@ pub(super) struct ShownCounts {
     pub(super) waiting: u64,
     pub(super) left_out: u64,
     pub(super) failed: u64,
+    pub(super) dropped: u64,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -94,6 +95,7 @@ pub(super) struct ShownExport {
     pub(super) to: String,
     pub(super) pushed: u64,
     pub(super) refused: u64,
+    pub(super) left_out: u64,
     pub(super) dropped: u64,
     pub(super) sent_bytes: u64,
     pub(super) pending: u64,

@@ -45,8 +45,16 @@ pub(super) fn status(status: &ShownStatus) -> String {
         (
             "targets",
             format!(
-                "{} sampled, {} waiting, {} left out, {} failed",
-                counts.sampled, counts.waiting, counts.left_out, counts.failed
+                "{} sampled, {} waiting, {} left out, {} failed{}",
+                counts.sampled,
+                counts.waiting,
+                counts.left_out,
+                counts.failed,
+                if counts.dropped > 0 {
+                    format!("; {} dropped by relabelling rules", counts.dropped)
+                } else {
+                    String::new()
+                }
             ),
         ),
         (
@@ -115,21 +123,20 @@ fn store(store: &ShownStore) -> String {
 }
 
 fn export(export: &ShownExport) -> String {
-    let ShownExport { name, to, pushed, refused, dropped, sent_bytes, pending, lag_s, problem, retry_s } =
-        export;
+    let ShownExport { name, to, pushed, refused, left_out, dropped, sent_bytes, pending, .. } = export;
     let mut text =
         format!("{} to {}: {pushed} windows sent, {}", visible(name), visible(to), size(*sent_bytes));
     if *pending > 0 {
-        let _ = write!(text, ", {pending} wait, the oldest for {}", time(*lag_s));
+        let _ = write!(text, ", {pending} wait, the oldest for {}", time(export.lag_s));
     }
-    for (count, what) in [(refused, "refused"), (dropped, "dropped")] {
+    for (count, what) in [(refused, "refused"), (left_out, "left out"), (dropped, "dropped")] {
         if *count > 0 {
             let _ = write!(text, ", {count} {what}");
         }
     }
-    if let Some(problem) = problem {
+    if let Some(problem) = &export.problem {
         let _ = write!(text, "; {}", visible(problem));
-        let _ = write!(text, "; tried again in {}", time(retry_s.unwrap_or_default()));
+        let _ = write!(text, "; tried again in {}", time(export.retry_s.unwrap_or_default()));
     }
     text
 }

@@ -8,12 +8,12 @@ use crate::settings::TargetList;
 const STATUS: &str = r#"{"version":"0.1.0","pid":4711,"uptime_s":7384.2,"ready":false,
     "degraded":["there is no group sweetspot\u001b[31m"],"new_key":1,
     "settings":{"file":"/etc/sweetspot/sweetspot.toml","read_unix_s":0,"problem":"12:3: there is no key bugdet"},
-    "targets":{"sampled":3,"waiting":2,"left_out":1,"failed":0},
+    "targets":{"sampled":3,"waiting":2,"left_out":1,"failed":0,"dropped":5},
     "host":{"cpus":64,"budget_ratio":0.01,"overhead_last_10s_ratio":0.0031,"overhead_worst_10s_ratio":0.0098,"self_cpu_s":12.34,"setup_cpu_s":1.25},
     "memory":{"resident_bytes":125829120,"ring_bytes":8388608,"limit_bytes":536870912,"symbol_bytes":1000,"pressed":2,"open_files":321},
     "store":{"folder":"/var/lib/sweetspot","files":210,"bytes":94371840,"limit_bytes":2147483648,"queued_bytes":2048,"dropped_full":4,"damaged":1},
     "exports":[{"name":"cloud","to":"p:4040","pushed":1234,"sent_bytes":2048},
-        {"name":"lab","to":"l:1","pushed":1,"refused":2,"dropped":3,"pending":4,"lag_s":61.5,"problem":"l:1 is down\u001b","retry_s":8.2}],
+        {"name":"lab","to":"l:1","pushed":1,"refused":2,"left_out":5,"dropped":3,"pending":4,"lag_s":61.5,"problem":"l:1 is down\u001b","retry_s":8.2}],
     "fleet":{"prometheus":"p:9090\u001b","label":"target","age_s":42.5,"services":57,"members":2}}"#;
 
 const TARGETS: &str = r#"{"targets":[
@@ -38,12 +38,12 @@ fn answers_are_told_to_a_person() {
     let text = tables::status(&status);
     for part in [
         "process 4711, NOT READY, up 2 h 3 min",
-        "3 sampled, 2 waiting, 1 left out, 0 failed",
+        "3 sampled, 2 waiting, 1 left out, 0 failed; 5 dropped by relabelling rules",
         "0.31% of 64 CPUs in the last 10 s, worst 0.98%, budget 1.00%; own CPU time 12.3 s, of it set-up 1.2 s",
         "120.0 MiB and 8.0 MiB of rings, of 512.0 MiB, names 1000 B, 321 open files, short of it 2 times",
         "210 files, 90.0 MiB of 2.0 GiB, 2.0 KiB wait, 4 windows dropped, 1 damaged files",
         "export     cloud to p:4040: 1234 windows sent, 2.0 KiB\n",
-        "export     lab to l:1: 1 windows sent, 0 B, 4 wait, the oldest for 1 min 1 s, 2 refused, 3 dropped; l:1 is down\\x1b; tried \
+        "export     lab to l:1: 1 windows sent, 0 B, 4 wait, the oldest for 1 min 1 s, 2 refused, 5 left out, 3 dropped; l:1 is down\\x1b; tried \
          again in 8 s\n",
         "fleet      2 of 6 targets have replicas elsewhere that are known, by target at p:9090\\x1b: 57 services 42 s ago\n",
         "problem    12:3: there is no key bugdet",

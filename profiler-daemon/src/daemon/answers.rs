@@ -197,7 +197,7 @@ impl Daemon {
     fn status(&self, now_ns: u64, states: impl Iterator<Item = TargetState>) -> Status {
         let window = Duration::from_nanos(self.window_ns());
         let store = StoreStatus { window_s: window.as_secs_f64(), ..self.writer.status() };
-        let mut targets = TargetCounts::default();
+        let mut targets = TargetCounts { dropped: self.discovery.dropped(), ..TargetCounts::default() };
         for state in states {
             *match state {
                 TargetState::Sampled => &mut targets.sampled,

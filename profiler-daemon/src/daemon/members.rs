@@ -36,6 +36,7 @@ impl Daemon {
             self.discovery.name_containers(names);
         }
         let changes = self.discovery.look(now_ns);
+        self.note_dropped();
         if self.runtimes.are_needed() && self.discovery.wants_names() {
             self.runtimes.query_soon();
         }
@@ -92,10 +93,14 @@ impl Daemon {
     fn part_from_creators(&mut self, changes: &Changes) {
         let others = self.targets.iter_mut().filter(|(_, watched)| !watched.identity.is_everything);
         for (id, engine) in others.filter_map(|(id, watched)| Some((id, watched.engine()?))) {
-            let of_others = |all: &[(TargetId, u32)]| -> Vec<u32> {
-                all.iter().filter(|(whose, _)| whose != id).map(|(_, pid)| *pid).collect()
+            let of_others = |all: &[(TargetId, u32)], dropped: &[(TargetId, u32)]| -> Vec<u32> {
+                let others = all.iter().filter(|(whose, _)| whose != id).chain(dropped);
+                others.map(|(_, pid)| *pid).collect()
             };
-            engine.leave_to_others(&of_others(&changes.joined), &of_others(&changes.left));
+            engine.leave_to_others(
+                &of_others(&changes.joined, &changes.joined_dropped),
+                &of_others(&changes.left, &changes.left_dropped),
+            );
         }
     }
 
@@ -143,7 +148,7 @@ impl Daemon {
             .filter(|watched| !watched.identity.is_everything)
             .map(|watched| watched.own_totals().cpu_ns)
             .sum();
-        let others_ns = others_ns + self.gone_others_ns;
+        let others_ns = others_ns + self.gone_others_ns + self.dropped.total_ns();
         let everything = self.targets.values_mut().filter(|watched| watched.identity.is_everything);
         let shared = self.sharing.shared.as_deref_mut().map(|shared| &mut shared.engine);
         for engine in everything.filter_map(Watched::engine).chain(shared) {
@@ -216,13 +221,17 @@ impl Daemon {
         idle.into_iter().for_each(|id| self.stop_target(id));
     }
 
-    /// Who has a sampler of its own is nobody else's: neither everything's nor one of those that share.
+    /// Who has a sampler of its own is nobody else's: neither everything's nor one of those that share. Nor is everything's whom
+    /// rules for labels drop.
     pub(super) fn exclude_known(&mut self) {
         let own = self
             .targets
             .values()
             .filter(|watched| watched.has_own_sampler() && !watched.identity.is_everything);
-        let theirs: FxHashSet<u32> = own.flat_map(|watched| watched.processes.iter().copied()).collect();
+        let mut theirs: FxHashSet<u32> = own.flat_map(|watched| watched.processes.iter().copied()).collect();
+        if self.samples_rest() {
+            theirs.extend(self.discovery.dropped_processes());
+        }
         let everything = self.targets.values_mut().filter(|watched| watched.identity.is_everything);
         everything.filter_map(Watched::engine).for_each(|engine| engine.session.exclude(&theirs));
         if let Some(shared) = self.sharing.shared.as_deref_mut() {

@@ -12,6 +12,7 @@
 
 mod answers;
 pub(crate) mod command;
+mod dropped;
 pub(crate) mod exports;
 mod fleet;
 mod flush_limiter;
@@ -48,6 +49,7 @@ use profiler_core::rate::{HostBudget, WindowLength};
 use tokio::sync::mpsc;
 
 use self::command::{CommandReceiver, DaemonCommand, Publisher};
+use self::dropped::DroppedTime;
 use self::exports::Exports;
 use self::flushing::FlushWaiter;
 use self::host::{HostAccount, Spent};
@@ -128,6 +130,7 @@ struct Daemon {
     reloads: (u64, u64),
     setup: Setup,
     discovery: Discovery,
+    dropped: DroppedTime,
     targets: BTreeMap<TargetId, Watched>,
     /// Targets that have, or had, a sampler of their own. With hundreds of shared targets it is mostly empty;
     /// iterating over all targets in every turn cost a tenth of the own CPU time.
@@ -188,8 +191,11 @@ impl Daemon {
     ) -> Self {
         let now_ns = clock::monotonic_ns();
         let spent = Spent { at_ns: now_ns, self_ns: clock::self_cpu_ns(), ..Spent::default() };
+        let mut discovery = Discovery::new(&settings.targets);
+        discovery.relabel(&settings.relabel);
         Self {
-            discovery: Discovery::new(&settings.targets),
+            discovery,
+            dropped: DroppedTime::default(),
             file,
             read_unix_s: clock::unix_ns() as f64 * 1e-9,
             problem: None,

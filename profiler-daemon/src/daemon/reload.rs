@@ -132,6 +132,7 @@ impl Daemon {
         self.read_unix_s = clock::unix_ns() as f64 * 1e-9;
         self.setup.symbols.set_cap(self.settings.symbols.memory.get());
         self.discovery.replace(&self.settings.targets);
+        self.discovery.relabel(&self.settings.relabel);
         self.ask_runtimes();
         let now_ns = clock::monotonic_ns();
         self.look_for_targets(now_ns);

@@ -308,6 +308,7 @@ impl Daemon {
 
     /// It has ended: which process belongs to which target, and which to none.
     pub(super) fn look_ended(&mut self, changes: &Changes) {
+        let has_rest = self.samples_rest();
         let Some(shared) = self.sharing.shared.as_deref_mut() else { return };
         let targets = &self.targets;
         shared.session_turn(|engine| {
@@ -317,8 +318,16 @@ impl Daemon {
                 let is_program = watched.is_some_and(|watched| watched.identity.is_program);
                 session.assign(pid, watched.map(|_| owner(id)), is_program);
             }
-            let stays = |pid: u32| changes.joined.iter().any(|(_, joined)| *joined == pid);
-            for &(_, pid) in changes.left.iter().filter(|(_, pid)| !stays(*pid)) {
+            for &(_, pid) in &changes.joined_dropped {
+                match has_rest {
+                    true => session.leave(pid), // nor is it of the rest
+                    false => session.assign(pid, None, false),
+                }
+            }
+            let joined = || changes.joined.iter().chain(&changes.joined_dropped);
+            let stays = |pid: u32| joined().any(|(_, joined)| *joined == pid);
+            let left = changes.left.iter().chain(&changes.left_dropped);
+            for &(_, pid) in left.filter(|(_, pid)| !stays(*pid)) {
                 match procfs::has_ended(pid) {
                     true => session.may_have_ended(pid),
                     false => session.assign(pid, None, false),

@@ -176,6 +176,8 @@ pub(crate) struct TargetCounts {
     pub(crate) left_out: usize,
     /// Failed.
     pub(crate) failed: usize,
+    /// Dropped by the rules for labels: none of the targets.
+    pub(crate) dropped: usize,
 }
 
 /// What profiling costs the host. Ratios are of the CPU time of all its CPUs.
@@ -278,6 +280,8 @@ pub(crate) struct ExportStatus {
     pub(crate) pushed: u64,
     /// Windows that the backend did not take.
     pub(crate) refused: u64,
+    /// Windows that the export's rules drop.
+    pub(crate) left_out: u64,
     /// Windows that were gone from the store before they were sent.
     pub(crate) dropped: u64,
     /// Bytes of windows that were acknowledged.

@@ -9,9 +9,12 @@
 //! it is young, or in the next one after [`Discovery::suspect`]. An id that is missing from one list has a
 //! new owner; one that was reused between two scans has another folder. Besides `stat`, only what the
 //! sections select by is read, and what the labels of targets need.
+//!
+//! Targets that the rules for labels drop ([`dropped`]) are in no answer; their processes belong to them all the same.
 
 mod classification;
 mod containers;
+mod dropped;
 mod lineage;
 mod look;
 mod naming;
@@ -30,9 +33,10 @@ use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::Arc;
 
-use config::TargetSettings;
+use config::{RelabelRules, TargetSettings};
 use rustc_hash::FxHashMap;
 
+use self::dropped::DroppedTargets;
 use self::look::Processes;
 use self::sections::{Finder, Section};
 pub(crate) use self::table::{FoundTarget, TargetId};
@@ -54,6 +58,10 @@ pub(crate) struct Changes {
     pub(crate) gone: Vec<TargetId>,
     /// Targets with other labels, with another control group or none, or whose settings were read again.
     pub(crate) changed: Vec<TargetId>,
+    /// Processes that have joined a target that rules drop: nobody samples them, whichever process created them.
+    pub(crate) joined_dropped: Vec<(TargetId, u32)>,
+    /// Processes that have left one.
+    pub(crate) left_dropped: Vec<(TargetId, u32)>,
 }
 
 /// Assigns the processes of a host to targets.
@@ -62,6 +70,7 @@ pub(crate) struct Discovery {
     sections: Vec<Section>,
     finder: Finder,
     table: TargetTable,
+    dropped: DroppedTargets,
     processes: Processes,
     next_section: u32,
 }
@@ -80,8 +89,8 @@ impl Discovery {
 
     fn among(processes: Processes, targets: &[TargetSettings]) -> Self {
         let (sections, finder) = (Vec::new(), Finder::new(&[]));
-        let mut discovery =
-            Self { sections, finder, table: TargetTable::default(), processes, next_section: 0 };
+        let (table, dropped) = (TargetTable::default(), DroppedTargets::default());
+        let mut discovery = Self { sections, finder, table, dropped, processes, next_section: 0 };
         discovery.replace(targets);
         discovery
     }
@@ -133,7 +142,31 @@ impl Discovery {
         let mut changes = Changes::default();
         self.processes.look(&mut self.sections, &self.finder, &mut self.table, &mut changes);
         self.table.settle(self.processes.places(), self.processes.containers(), now_ns, &mut changes);
+        self.dropped.hide(&self.table, &mut changes);
         changes
+    }
+
+    /// Sets the rules for the labels of targets. The next scan reports the changes.
+    pub(crate) fn relabel(&mut self, rules: &RelabelRules) {
+        self.table.relabel(rules);
+    }
+
+    /// How many targets the rules drop.
+    pub(crate) fn dropped(&self) -> usize {
+        self.dropped.count()
+    }
+
+    /// Their processes.
+    pub(crate) fn dropped_processes(&self) -> impl Iterator<Item = u32> {
+        let dropped = self.dropped.ids().filter_map(|id| self.table.get(id));
+        dropped.flat_map(|entry| entry.found.pids.iter().copied())
+    }
+
+    /// CPU time that targets have used while rules dropped them (ns). Reads a file for each of their processes.
+    pub(crate) fn dropped_cpu_ns(&mut self) -> u64 {
+        let ids: Vec<TargetId> = self.dropped.ids().collect();
+        ids.into_iter().for_each(|id| self.processes.charge(id, &mut self.table));
+        self.dropped.count_ticks(&self.table).saturating_mul(tick_ns())
     }
 
     /// Processes responses of container runtimes. The next scan reports the changes.
@@ -166,9 +199,9 @@ impl Discovery {
         self.processes.born(pid, creator);
     }
 
-    /// A target's state; `None` once it is gone.
+    /// A target's state; `None` once it is gone, and while rules drop it.
     pub(crate) fn target(&self, id: TargetId) -> Option<&FoundTarget> {
-        self.table.get(id).map(|entry| &entry.found)
+        self.table.get(id).filter(|entry| !entry.is_dropped).map(|entry| &entry.found)
     }
 
     /// The own target of a target's section, if the section was requested while running.
@@ -187,7 +220,7 @@ impl Discovery {
     /// last time they were read. Reads a file for each process.
     pub(crate) fn cpu_ns(&mut self, id: TargetId) -> u64 {
         self.processes.charge(id, &mut self.table);
-        self.table.cpu_ticks(id).saturating_mul(1_000_000_000 / procfs::ticks_per_second().max(1))
+        self.table.cpu_ticks(id).saturating_mul(tick_ns())
     }
 
     /// Problems, a line each; the same until something changes.
@@ -224,7 +257,7 @@ impl Discovery {
     fn section(&mut self, settings: Arc<TargetSettings>, is_asked: bool) -> Section {
         let id = SectionId(self.next_section);
         self.next_section += 1;
-        let own = self.table.add(id, &settings, None);
+        let own = self.table.add(id, &settings, is_asked, None);
         Section::new(id, settings, own, is_asked)
     }
 
@@ -241,4 +274,9 @@ impl Discovery {
         let groups = self.sections.iter().any(|section| section.asks_for_groups());
         self.processes.classify_anew(groups);
     }
+}
+
+/// A tick of the kernel's accounts (ns).
+fn tick_ns() -> u64 {
+    1_000_000_000 / procfs::ticks_per_second().max(1)
 }

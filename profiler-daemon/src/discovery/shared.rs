@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
-use config::{Each, TargetSettings};
+use config::{Each, RelabelRules, TargetSettings};
 
 use super::containers::{KnownContainers, SharedNames};
 use super::naming::Instance;
@@ -24,13 +24,26 @@ pub(super) struct Shared {
 }
 
 /// Updates labels and group of a target. Returns whether they have changed.
-pub(super) fn refresh(entry: &mut TargetEntry, places: &Places, containers: &KnownContainers) -> bool {
+pub(super) fn refresh(
+    entry: &mut TargetEntry,
+    places: &Places,
+    containers: &KnownContainers,
+    rules: &RelabelRules,
+) -> bool {
     let group = group(entry, places, containers);
     if !entry.found.pids.is_empty() {
         entry.shared = shared(entry, places);
         entry.shared.names = shared_names(entry, places, containers);
     }
-    let labels = labels(&entry.found, entry.instance.as_ref(), &entry.shared);
+    let mut labels = labels(&entry.found, entry.instance.as_ref(), &entry.shared);
+    // What somebody asked for is not dropped.
+    entry.is_dropped = match entry.is_asked {
+        true => {
+            rules.apply_to_labels(&entry.found.name, &mut labels);
+            false
+        }
+        false => !rules.apply(&entry.found.name, &mut labels),
+    };
     let changed = group != entry.found.group || labels != entry.found.labels;
     (entry.found.group, entry.found.labels) = (group, labels);
     changed
@@ -41,12 +54,8 @@ pub(super) fn is_another_group(entry: &TargetEntry, places: &Places, containers:
     group(entry, places, containers) != entry.found.group
 }
 
-/// The labels of a target: the section's own, and what is shared unless the section says otherwise.
-pub(super) fn labels(
-    found: &FoundTarget,
-    instance: Option<&Instance>,
-    shared: &Shared,
-) -> BTreeMap<String, String> {
+/// The labels of a target before rules change them: the section's own, and what is shared unless the section says otherwise.
+fn labels(found: &FoundTarget, instance: Option<&Instance>, shared: &Shared) -> BTreeMap<String, String> {
     let of_instance = instance.filter(|_| found.settings.each == Some(Each::User));
     let user = of_instance.map(|instance| instance.text.as_str()).or(found.settings.user.as_deref());
     let given = [
@@ -58,27 +67,13 @@ pub(super) fn labels(
     let mut labels = found.settings.labels.clone();
     for (name, text) in given {
         if let Some(text) = text {
-            labels.entry(name.to_owned()).or_insert_with(|| label(text));
+            labels.entry(name.to_owned()).or_insert_with(|| TargetSettings::label_text(text));
         }
     }
     for (name, text) in &shared.names {
-        labels.entry(name.clone()).or_insert_with(|| label(text));
+        labels.entry(name.clone()).or_insert_with(|| TargetSettings::label_text(text));
     }
     labels
-}
-
-/// A text as a label can hold it: one line, and not too long.
-fn label(text: &str) -> String {
-    const CUT: &str = "…";
-    let visible = |c: char| if c.is_control() { '\u{fffd}' } else { c };
-    let mut label: String = text.chars().map(visible).collect();
-    if label.len() > TargetSettings::MAX_LABEL {
-        let most = TargetSettings::MAX_LABEL - CUT.len();
-        let end = (0..=most).rev().find(|&end| label.is_char_boundary(end)).unwrap_or(0);
-        label.truncate(end);
-        label.push_str(CUT);
-    }
-    label
 }
 
 fn shared(entry: &TargetEntry, places: &Places) -> Shared {

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use config::{Each, TargetSettings};
+use config::{Each, RelabelRules, TargetSettings};
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::Changes;
@@ -76,6 +76,10 @@ pub(super) struct TargetEntry {
     pub(super) places: FxHashMap<Option<PlaceId>, u32>,
     /// What they share, or did when there were any.
     pub(super) shared: Shared,
+    /// Whether its section was requested while running.
+    pub(super) is_asked: bool,
+    /// Whether rules for labels drop it.
+    pub(super) is_dropped: bool,
     cpu_ticks: u64,
     /// Without a process since then (ns).
     empty_since_ns: Option<u64>,
@@ -98,6 +102,7 @@ pub(super) struct TargetTable {
     renewed: BTreeSet<TargetId>,
     /// Whether there were more instances than there may be.
     pub(super) is_full: bool,
+    rules: RelabelRules,
 }
 
 impl TargetTable {
@@ -109,16 +114,19 @@ impl TargetTable {
         self.entries.contains_key(&id)
     }
 
+    /// All that rules for labels do not drop.
     #[cfg(test)]
     pub(super) fn iter(&self) -> impl Iterator<Item = (TargetId, &FoundTarget)> {
-        self.entries.iter().map(|(id, entry)| (*id, &entry.found))
+        let kept = self.entries.iter().filter(|(_, entry)| !entry.is_dropped);
+        kept.map(|(id, entry)| (*id, &entry.found))
     }
 
-    /// A new target of a section; without an instance and the section's own target, that one.
+    /// A new target of a section, whose labels the next [`Self::settle`] finds; without an instance and the section's own target, that one.
     pub(super) fn add(
         &mut self,
         section: SectionId,
         settings: &Arc<TargetSettings>,
+        is_asked: bool,
         instance: Option<(TargetId, Instance)>,
     ) -> TargetId {
         let id = TargetId(self.next);
@@ -132,7 +140,7 @@ impl TargetTable {
         if let Some(instance) = &instance {
             self.by_instance.insert((section, instance.key.clone()), id);
         }
-        let mut found = FoundTarget {
+        let found = FoundTarget {
             name,
             labels: BTreeMap::new(),
             settings: Arc::clone(settings),
@@ -141,10 +149,17 @@ impl TargetTable {
             group: None,
             pids: BTreeSet::new(),
         };
-        let (shared, places) = (Shared::default(), FxHashMap::default());
-        found.labels = shared::labels(&found, instance.as_ref(), &shared);
-        let entry =
-            TargetEntry { found, section, instance, places, shared, cpu_ticks: 0, empty_since_ns: None };
+        let entry = TargetEntry {
+            found,
+            section,
+            instance,
+            places: FxHashMap::default(),
+            shared: Shared::default(),
+            is_asked,
+            is_dropped: false,
+            cpu_ticks: 0,
+            empty_since_ns: None,
+        };
         self.entries.insert(id, entry);
         self.appeared.push(id);
         self.touched.insert(id);
@@ -163,7 +178,8 @@ impl TargetTable {
         match self.by_instance.get(&key) {
             Some(&id) => id,
             None if self.by_instance.len() < MAX_INSTANCES => {
-                self.add(section, settings, Some((own, instance)))
+                let is_asked = self.entries.get(&own).is_some_and(|own| own.is_asked);
+                self.add(section, settings, is_asked, Some((own, instance)))
             }
             None => {
                 self.is_full = true;
@@ -232,6 +248,19 @@ impl TargetTable {
         self.touched.insert(id);
     }
 
+    /// Has these rules applied to the labels of all targets.
+    pub(super) fn relabel(&mut self, rules: &RelabelRules) {
+        if self.rules != *rules {
+            self.rules = rules.clone();
+            self.touched.extend(self.entries.keys());
+        }
+    }
+
+    /// Those that rules for labels drop.
+    pub(super) fn dropped(&self) -> impl Iterator<Item = TargetId> {
+        self.entries.iter().filter(|(_, entry)| entry.is_dropped).map(|(id, _)| *id)
+    }
+
     /// Its processes have used CPU time.
     pub(super) fn charge(&mut self, id: TargetId, ticks: u64) {
         if let Some(entry) = self.entries.get_mut(&id) {
@@ -267,7 +296,7 @@ impl TargetTable {
             let Some(entry) = self.entries.get_mut(&id) else { continue };
             let is_empty = entry.found.pids.is_empty();
             entry.empty_since_ns = is_empty.then(|| entry.empty_since_ns.unwrap_or(now_ns));
-            if shared::refresh(entry, places, containers) | self.renewed.contains(&id) {
+            if shared::refresh(entry, places, containers, &self.rules) | self.renewed.contains(&id) {
                 changes.changed.push(id);
             }
         }

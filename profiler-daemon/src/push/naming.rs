@@ -2,11 +2,14 @@
 
 use std::collections::BTreeMap;
 
+use config::RelabelRules;
 use profile_files::store::Stamp;
 use profiler_core::profile::SymbolizedProfile;
 
 /// Where the kernel says the name of this machine.
 const HOST_NAME: &str = "/proc/sys/kernel/hostname";
+/// The label that rules see the service as.
+const SERVICE: &str = "service.name";
 /// The name of an unknown service, as OpenTelemetry has it.
 const UNKNOWN: &str = "unknown_service";
 
@@ -46,6 +49,21 @@ impl PushNaming {
             }
         }
         PushIdentity { service, labels }
+    }
+}
+
+impl PushIdentity {
+    /// What becomes of it by these rules, which see the service as a label; none if one drops it. A service that they remove
+    /// stays.
+    pub(crate) fn relabelled(self, rules: &RelabelRules, target: &str) -> Option<Self> {
+        if rules.is_empty() {
+            return Some(self);
+        }
+        let Self { service, mut labels } = self;
+        labels.insert(SERVICE.to_owned(), service.clone());
+        let is_kept = rules.apply(target, &mut labels);
+        let service = labels.remove(SERVICE).unwrap_or(service);
+        is_kept.then_some(Self { service, labels })
     }
 }
 

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use super::absolute;
 use super::targets::{MAX_NAME, is_name};
+use super::{absolute, relabel};
 use crate::Span;
 use crate::daemon::{DaemonSettings, ExportSettings, TargetSettings};
 use crate::problem::Log;
@@ -40,10 +40,9 @@ fn one(export: &ExportSettings, path: &str, log: &mut Log) {
         let text = format!("{} is no time for a window; write 1s to 10m", export.timeout);
         log.wrong_key(&format!("{path}.timeout"), text);
     }
+    relabel::check(&export.relabel, &format!("{path}.relabel"), &[], log);
     for (label, text) in &export.labels {
-        let is_name =
-            !label.is_empty() && label.len() <= MAX_NAME && label.bytes().all(|byte| byte.is_ascii_graphic());
-        if !is_name {
+        if !TargetSettings::is_label_name(label) {
             let what = format!("`{label}` is no name of a label; write one such as k8s.cluster.name");
             log.wrong_key(&format!("{path}.labels"), what);
         } else if text.len() > TargetSettings::MAX_LABEL || text.chars().any(char::is_control) {

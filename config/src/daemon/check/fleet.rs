@@ -2,9 +2,8 @@
 //! a password.
 
 use super::absolute;
-use super::targets::MAX_NAME;
 use crate::Span;
-use crate::daemon::DaemonSettings;
+use crate::daemon::{DaemonSettings, TargetSettings};
 use crate::problem::Log;
 
 /// Says in `log` what is wrong with it.
@@ -24,10 +23,7 @@ pub(super) fn check(settings: &DaemonSettings, log: &mut Log) {
         let text = format!("{} is no time for an answer; write 1s to 1m", fleet.timeout);
         log.wrong_key("fleet.timeout", text);
     }
-    let is_label = |label: &str| {
-        !label.is_empty() && label.len() <= MAX_NAME && label.bytes().all(|byte| byte.is_ascii_graphic())
-    };
-    if !is_label(&fleet.label) && log.are_read(&["fleet.label"]) {
+    if !TargetSettings::is_label_name(&fleet.label) && log.are_read(&["fleet.label"]) {
         let text =
             "this is no name of a label; write target, or a label of targets such as k8s.deployment.name";
         log.wrong_key("fleet.label", text);

@@ -2,6 +2,7 @@
 
 mod exports;
 mod fleet;
+mod relabel;
 mod targets;
 
 pub(super) use targets::check as targets;
@@ -48,6 +49,7 @@ pub(super) fn combinations(settings: &DaemonSettings, log: &mut Log) {
     fleet::check(settings, log);
     limits(settings, log);
     targets(settings, log);
+    relabel::check(&settings.relabel, "relabel", &targets::OWN_LABELS, log);
     exports::check(settings, log);
 }
 

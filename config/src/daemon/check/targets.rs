@@ -17,8 +17,10 @@ const MAX_TEXT: usize = TargetSettings::MAX_LABEL;
 const MAX_REPLICAS: u32 = 1_000_000;
 /// Most labels of a target: each is in every series of metrics.
 const MAX_LABELS: usize = 16;
-/// Labels that the profiler gives itself.
-const OWN_LABELS: [&str; 8] = ["pid", "comm", "outcome", "target", "host", "unit", "cgroup", "container"];
+/// Labels of samples and profiles that the profiler gives itself.
+pub(super) const OWN_LABELS: [&str; 5] = ["pid", "comm", "outcome", "target", "host"];
+/// Labels of targets that it gives: rules may change them.
+const FOUND_LABELS: [&str; 3] = ["unit", "cgroup", "container"];
 
 /// Says in `log` what is wrong with the targets.
 pub(in crate::daemon) fn check(settings: &DaemonSettings, log: &mut Log) {
@@ -191,7 +193,7 @@ impl Checked<'_> {
                     "labels",
                     format!("`{name}` is no name of a label; write letters, digits and _ such as team"),
                 );
-            } else if OWN_LABELS.contains(&name.as_str()) {
+            } else if OWN_LABELS.contains(&name.as_str()) || FOUND_LABELS.contains(&name.as_str()) {
                 self.wrong(&key, format!("the profiler gives the label {name} itself; choose another name"));
             } else if text.len() > MAX_TEXT || text.chars().any(char::is_control) {
                 self.wrong(&key, format!("a label is one line of at most {MAX_TEXT} bytes; shorten it"));

@@ -9,7 +9,7 @@ fn exports(names: &[&str]) -> Vec<Export> {
 /// Sends what comes next as a sender does; its target and begin (minutes since midnight).
 fn send(store: &Store, export: &str, fate: SendOutcome) -> Option<(String, u64)> {
     let file_to_send = store.outboxes().try_take(export, 0, true)?;
-    if matches!(fate, SendOutcome::Sent(_) | SendOutcome::Refused) {
+    if fate.settles() {
         Cursor::of(&store.folder, export).add(&file_to_send).unwrap();
     }
     store.outboxes().finish(export, 0, &file_to_send, fate);
@@ -71,6 +71,22 @@ fn windows_are_sent_once_also_after_a_restart() {
     assert_eq!(names(folder.path()), ["b"]);
     second.export(&now(MIDNIGHT + 5 * MINUTE), &exports(&["a", "b"]));
     assert_eq!(send(&second, "a", SendOutcome::Sent(1)), None, "it begins anew");
+}
+
+#[test]
+fn what_the_rules_of_an_export_drop_is_settled_and_counted() {
+    let folder = TempDir::new().unwrap();
+    let first = exporting(folder.path(), 3);
+    for (at, fate) in [(0, SendOutcome::LeftOut), (1, SendOutcome::LeftOut)] {
+        assert_eq!(send(&first, "a", fate).unwrap().1, at);
+    }
+    let expected = Tally { left_out: 2, pending: 1, ..Tally::default() };
+    assert_eq!(tally(&first, "a", MIDNIGHT + 3 * MINUTE), expected);
+    drop(first);
+    let mut second = store(folder.path());
+    second.export(&now(MIDNIGHT + 4 * MINUTE), &exports(&["a"]));
+    assert_eq!(send(&second, "a", SendOutcome::Sent(1)).unwrap().1, 2, "after a restart, too");
+    assert_eq!(send(&second, "a", SendOutcome::Sent(1)), None);
 }
 
 /// What was written late is sent late.

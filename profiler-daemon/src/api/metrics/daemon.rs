@@ -143,6 +143,9 @@ const FIGURES: &[Figure<Status>] = &[
 const EXPORT_FIGURES: &[Figure<ExportStatus>] = &[
     counter("export_windows_pushed", "Windows that the backend acknowledged.", |e| Some(e.pushed as f64)),
     counter("export_windows_refused", "Windows that the backend did not take.", |e| Some(e.refused as f64)),
+    counter("export_windows_left_out", "Windows that the export's relabelling rules drop.", |e| {
+        Some(e.left_out as f64)
+    }),
     counter("export_windows_dropped", "Windows that the store removed before they were sent.", |e| {
         Some(e.dropped as f64)
     }),
@@ -193,9 +196,15 @@ pub(super) fn encode(status: &Status, out: &mut Out<'_>) -> fmt::Result {
         ("waiting", counts.waiting),
         ("left_out", counts.left_out),
         ("failed", counts.failed),
+        ("dropped", counts.dropped),
     ];
     let by_state = by_state.map(|(state, count)| (vec![("state", state.to_owned())], count as f64));
-    out.series("targets", Kind::Gauge, "Targets by state.", by_state)?;
+    out.series(
+        "targets",
+        Kind::Gauge,
+        "Targets by state; relabelling rules drop those that are dropped.",
+        by_state,
+    )?;
     let store = &status.store;
     let by_reason = [
         ("queue", store.dropped_queue),

@@ -37,7 +37,7 @@ fn status() -> Status {
             reloads: 1003,
             reloads_failed: 1004,
         },
-        targets: TargetCounts { sampled: 1005, waiting: 1006, left_out: 1007, failed: 1008 },
+        targets: TargetCounts { sampled: 1005, waiting: 1006, left_out: 1007, failed: 1008, dropped: 1212 },
         host: HostStatus {
             cpus: 1009,
             budget_ratio: 1010.0,
@@ -122,6 +122,7 @@ fn export(name: &str, first: u32) -> ExportStatus {
         to: "backend:4040".to_owned(),
         pushed: u64::from(first) + 1,
         refused: u64::from(first) + 2,
+        left_out: u64::from(first) + 8,
         dropped: u64::from(first) + 3,
         sent_bytes: u64::from(first) + 4,
         pending: u64::from(first) + 5,
@@ -317,7 +318,7 @@ fn every_figure_is_a_metric() {
         let text = written(form);
         let values: BTreeSet<&str> =
             text.lines().filter_map(|line| line.rsplit_once(' ')).map(|(_, value)| value).collect();
-        for figure in (1001..=1039).chain(2001..=2029).chain(3001..=3007).chain(4001..=4004) {
+        for figure in (1001..=1039).chain(2001..=2029).chain(3001..=3008).chain(4001..=4004).chain([1212]) {
             let is_there = [format!("{figure}"), format!("{figure}.0")]
                 .iter()
                 .any(|text| values.contains(text.as_str()));

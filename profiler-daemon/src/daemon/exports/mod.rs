@@ -106,6 +106,7 @@ impl Running {
             to: self.to.clone(),
             pushed: tally.pushed,
             refused: tally.refused,
+            left_out: tally.left_out,
             dropped: tally.dropped,
             sent_bytes: tally.sent_bytes,
             pending: tally.pending,

@@ -2,12 +2,14 @@
 
 use anyhow::{Error, Result, anyhow};
 use config::{DaemonSettings, ExportFormat, ExportSettings};
+use profile_files::store::Stamp;
+use profiler_core::profile::SymbolizedProfile;
 use ureq::http::header::{AUTHORIZATION, COOKIE, PROXY_AUTHORIZATION};
 use ureq::http::{HeaderName, HeaderValue};
 
 use crate::cli::PushFormat;
 use crate::failure::Failure;
-use crate::push::{PushAccess, PushClient, PushNaming, Receiver};
+use crate::push::{PushAccess, PushClient, PushIdentity, PushNaming, Receiver};
 use crate::settings::{certificates, header, token};
 
 /// Options of `push`, and the settings that stand for them here.
@@ -63,6 +65,11 @@ impl Plan {
         }
         let naming = PushNaming { service: None, labels: settings.labels.clone() };
         Ok(Self { settings: settings.clone(), receiver, naming, headers })
+    }
+
+    /// What a window is called there; none if the export's rules drop it.
+    pub(super) fn identity(&self, profile: &SymbolizedProfile, stamp: &Stamp) -> Option<PushIdentity> {
+        self.naming.identity(profile, Some(stamp)).relabelled(&self.settings.relabel, &stamp.target)
     }
 
     /// How the backend is reached; its files are read now.

@@ -27,6 +27,8 @@ const MOST_REASONS: usize = 32;
 pub(super) enum Unsent {
     /// It is not there any more, or is damaged.
     Lost,
+    /// The export's rules drop it.
+    LeftOut,
     /// It is not taken.
     Refused(String),
     /// None is taken as things are.
@@ -71,6 +73,7 @@ impl Schedule {
     ) -> SendOutcome {
         match unsent {
             Unsent::Lost => SendOutcome::Lost,
+            Unsent::LeftOut => SendOutcome::LeftOut,
             Unsent::Refused(_) => {
                 self.refused(now_ns);
                 SendOutcome::Refused

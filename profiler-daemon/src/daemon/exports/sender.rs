@@ -180,7 +180,7 @@ impl Sender {
         if !matches!(fate, SendOutcome::Kept(_)) {
             self.in_parts.remove(&file_to_send.path);
         }
-        if matches!(fate, SendOutcome::Sent(_) | SendOutcome::Refused) {
+        if fate.settles() {
             self.record(file_to_send);
         }
         self.orders.outboxes.finish(&self.name, clock::monotonic_ns(), file_to_send, fate);
@@ -200,11 +200,11 @@ impl Sender {
                 )),
             })?;
         let plan = &self.orders.plan;
+        let identity = plan.identity(&profile, &stamp).ok_or(Unsent::LeftOut)?;
         let mut client = match self.client.take() {
             Some(client) => client,
             None => plan.client().map_err(|error| Unsent::beside(in_settings(&format!("{error:#}"))))?,
         };
-        let identity = plan.naming.identity(&profile, Some(&stamp));
         let mut left =
             self.in_parts.remove(&file_to_send.path).unwrap_or_else(|| PartsLeft::all_of(&profile));
         let sent = client.send(&PushSource { profile, pprof, stamp: Some(stamp) }, &identity, &mut left);
@@ -226,7 +226,7 @@ impl Sender {
         let now_ns = clock::monotonic_ns();
         let fate = self.schedule.judge(now_ns, file_to_send, unsent, fastrand::f64());
         match unsent {
-            Unsent::Lost => {}
+            Unsent::Lost | Unsent::LeftOut => {}
             Unsent::Refused(reason) => self.tell_refused(file_to_send, reason),
             Unsent::Failed { text, .. } if fate == SendOutcome::Refused => {
                 self.tell_refused(

@@ -3,10 +3,13 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-use profile_files::store::{Export, Now, OutboxFile, RealDisk, SendOutcome, Settings, Store, Tally, Window};
+use profile_files::store::{
+    Export, Now, OutboxFile, RealDisk, SendOutcome, Settings, Store, Tally, Window, read_file,
+};
 use profile_files::testing;
 use tempfile::TempDir;
 
+use super::plan::Plan;
 use super::schedule::{Schedule, Unsent};
 
 const SECOND: u64 = 1_000_000_000;
@@ -27,7 +30,7 @@ fn now(second: u64) -> Now {
 }
 
 struct Simulated {
-    _folder: TempDir,
+    folder: TempDir,
     store: Store,
     schedule: Schedule,
     /// What was sent, and when (s).
@@ -41,14 +44,15 @@ impl Simulated {
         let settings = Settings { age_ns: ever, bytes: 1 << 30, hourly_after_ns: ever, daily_after_ns: ever };
         let mut store = Store::open(folder.path(), settings, RealDisk).unwrap();
         store.export(&now(0), &[Export { name: "a".to_owned(), targets: Vec::new() }]);
-        Self { _folder: folder, store, schedule: Schedule::default(), attempts: Vec::new() }
+        Self { folder, store, schedule: Schedule::default(), attempts: Vec::new() }
     }
 
     fn write(&mut self, target: &str, second: u64) {
         let (from_ns, to_ns) = ((second - 60) * SECOND, second * SECOND);
         let mut profile = testing::profile();
         (profile.run.start_unix_ns, profile.run.duration_s) = (BOOTED + from_ns, 60.0);
-        let (target, labels, boot) = (target.to_owned(), BTreeMap::new(), "boot".to_owned());
+        let (target, boot) = (target.to_owned(), "boot".to_owned());
+        let labels = BTreeMap::from([("k8s.namespace.name".to_owned(), "shop".to_owned())]);
         self.store.write(&now(second), Window { target, labels, boot, from_ns, to_ns }, &profile).unwrap();
     }
 
@@ -148,4 +152,50 @@ fn what_is_refused_is_skipped() {
     });
     assert_eq!((tally.pushed, tally.refused, tally.pending), (60, 60, 0));
     assert_eq!(simulated.attempts.len(), 120, "each once");
+}
+
+/// Rules leave out the windows of one target, while a backend is down for the other.
+#[test]
+fn what_is_left_out_is_settled_and_says_nothing_of_the_backend() {
+    let mut simulated = Simulated::new();
+    let tally = simulated.run(60, &["web", "db"], |second, target| match target {
+        "web" => Err(Unsent::LeftOut),
+        _ if second < 600 => failed(None, true),
+        _ => Ok(()),
+    });
+    let counts = (tally.left_out, tally.pushed, tally.refused, tally.dropped, tally.pending);
+    assert_eq!(counts, (60, 60, 0, 0, 0));
+    let tries = simulated.attempts.iter().filter(|(.., is_taken)| !is_taken).count();
+    assert!((62..120).contains(&tries), "{tries}: each of web once");
+}
+
+/// What a window of a target is called under these rules: its service and labels; none if it is left out.
+fn called(target: &str, rules: &str) -> Option<String> {
+    let mut simulated = Simulated::new();
+    simulated.write(target, 60);
+    let file = simulated.store.outboxes().try_take("a", 0, true).unwrap();
+    let (_, stamp, profile) = read_file(simulated.folder.path(), &file.path).unwrap();
+    let text = format!(
+        "[[export]]\nname = \"a\"\nto = \"http://localhost\"\nlabels = {{ team = \"x\", \"host.name\" = \"h\" }}\n{rules}\n"
+    );
+    let settings = config::DaemonSettings::parse(text.as_bytes()).unwrap();
+    let identity = Plan::new(&settings.exports[0]).unwrap().identity(&profile, &stamp)?;
+    let labels = identity.labels.iter().filter(|(name, _)| *name != "process.executable.name");
+    let labels: Vec<String> = labels.map(|(name, text)| format!("{name}={text}")).collect();
+    assert_eq!(stamp.labels["k8s.namespace.name"], "shop", "the store's stay");
+    Some(format!("{}: {}", identity.service, labels.join(" ")))
+}
+
+#[test]
+fn rules_change_service_and_labels_or_leave_a_window_out() {
+    let whole = "db: host.name=h k8s.namespace.name=shop team=x";
+    assert_eq!(called("db", "").as_deref(), Some(whole));
+    let drop = "[[export.relabel]]\nsource_labels = [\"k8s.namespace.name\", \"__target__\"]\nregex = \"shop;web\"\n\
+                action = \"drop\"";
+    assert_eq!((called("web", drop), called("db", drop).as_deref()), (None, Some(whole)));
+    let replace = "[[export.relabel]]\nsource_labels = [\"k8s.namespace.name\", \"service.name\"]\nseparator = \"/\"\n\
+                   target_label = \"service.name\"\n[[export.relabel]]\nregex = \"team\"\naction = \"labeldrop\"";
+    assert_eq!(called("web", replace).as_deref(), Some("shop/web: host.name=h k8s.namespace.name=shop"));
+    let none = "[[export.relabel]]\nregex = \"x\"\naction = \"labelkeep\"";
+    assert_eq!(called("web", none).as_deref(), Some("web: "), "a service has a name");
 }

@@ -12,13 +12,13 @@ fn id(number: u32) -> String {
 }
 
 /// The path of a pod's container, as containerd has it under systemd.
-fn group(pod: u32, container: u32) -> String {
+pub(super) fn group(pod: u32, container: u32) -> String {
     let uid = format!("{UID}{pod}").replace('-', "_");
     format!("/kubepods.slice/kubepods-pod{uid}.slice/cri-containerd-{}.scope", id(container))
 }
 
 /// Two pods of a deployment, one of them with two containers, and a pod of another namespace.
-fn host() -> Host {
+pub(super) fn host() -> Host {
     let mut host = Host::new();
     for (pid, pod, container) in [(20, 1, 11), (21, 1, 12), (22, 2, 13), (23, 3, 14)] {
         host.start(pid, Made::program("server", 1).within(&group(pod, container)));
@@ -27,7 +27,7 @@ fn host() -> Host {
     host
 }
 
-fn names() -> Arc<crate::containers::Names> {
+pub(super) fn names() -> Arc<crate::containers::Names> {
     let hash = [("app", "cart"), ("pod-template-hash", "7d9f8b6c5")];
     let db = [("app", "db"), ("apps.kubernetes.io/pod-index", "0")];
     let said = |container: u32, name, image, pod: u32, pod_name, namespace, labels| Said {
@@ -48,7 +48,7 @@ fn names() -> Arc<crate::containers::Names> {
 }
 
 /// What is found once runtimes have answered.
-fn named(host: &Host, targets: &[TargetSettings]) -> Watched {
+pub(super) fn named(host: &Host, targets: &[TargetSettings]) -> Watched {
     let mut watched = watch(host, targets);
     watched.discovery.name_containers(names());
     watched.look();

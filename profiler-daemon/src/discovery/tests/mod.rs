@@ -9,6 +9,7 @@ mod lifetimes;
 mod live;
 mod model;
 mod naive;
+mod relabel;
 mod settings;
 
 use std::collections::BTreeMap;
@@ -54,6 +55,7 @@ impl Watched {
             assert_eq!(self.told.insert(*pid, *target), None, "{pid} belongs to one target");
         }
         self.there.extend(&changes.appeared);
+        self.there.sort_unstable();
         for gone in &changes.gone {
             let at = self.there.iter().position(|id| id == gone).expect("it was there");
             self.there.remove(at);
