@@ -19,7 +19,7 @@ use crate::cgroup::Cgroup;
 use crate::discovery::{Changes, TargetId};
 use crate::run::join::{self, TargetSelector};
 use crate::run::{Engine, Figures, ShareStatus};
-use crate::sampler::session::{Collected, Owner};
+use crate::sampler::session::{Collected, Owner, Session};
 use crate::sys::{clock, procfs};
 
 /// The sampler of many targets.
@@ -310,21 +310,23 @@ impl Daemon {
     pub(super) fn look_ended(&mut self, changes: &Changes) {
         let has_rest = self.samples_rest();
         let Some(shared) = self.sharing.shared.as_deref_mut() else { return };
-        let targets = &self.targets;
+        let (targets, discovery) = (&self.targets, &self.discovery);
         shared.session_turn(|engine| {
             let session = &mut engine.session;
-            for &(id, pid) in &changes.joined {
+            let assign = |session: &mut Session, (id, pid): (TargetId, u32)| {
+                if discovery.target(id).is_none() && has_rest {
+                    return session.leave(pid); // dropped by rules, it is not of the rest either
+                }
                 let watched = targets.get(&id).filter(|watched| watched.shares());
                 let is_program = watched.is_some_and(|watched| watched.identity.is_program);
                 session.assign(pid, watched.map(|_| owner(id)), is_program);
-            }
-            for &(_, pid) in &changes.joined_dropped {
-                match has_rest {
-                    true => session.leave(pid), // nor is it of the rest
-                    false => session.assign(pid, None, false),
-                }
-            }
+            };
             let joined = || changes.joined.iter().chain(&changes.joined_dropped);
+            joined().for_each(|joined| assign(session, *joined));
+            // Those that have begun another program and stay in their target are in no list of changes.
+            for pid in session.seen_waiting() {
+                discovery.target_of(pid).into_iter().for_each(|id| assign(session, (id, pid)));
+            }
             let stays = |pid: u32| joined().any(|(_, joined)| *joined == pid);
             let left = changes.left.iter().chain(&changes.left_dropped);
             for &(_, pid) in left.filter(|(_, pid)| !stays(*pid)) {

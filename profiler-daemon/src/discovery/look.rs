@@ -119,6 +119,10 @@ impl Processes {
         self.suspects.insert(pid);
     }
 
+    pub(super) fn target_of(&self, pid: u32) -> Option<TargetId> {
+        self.all.get(&pid)?.counted.map(|counted| counted.target)
+    }
+
     pub(super) fn born(&mut self, pid: u32, creator: u32) {
         if self.births.len() < MAX_BIRTHS {
             self.births.insert(pid, creator);

@@ -194,6 +194,11 @@ impl Discovery {
         self.processes.suspect(pid);
     }
 
+    /// The target of a process at the last scan, also one that rules drop.
+    pub(crate) fn target_of(&self, pid: u32) -> Option<TargetId> {
+        self.processes.target_of(pid)
+    }
+
     /// Notes the creator of a process from a record: the creator may have ended before the next scan.
     pub(crate) fn born(&mut self, pid: u32, creator: u32) {
         self.processes.born(pid, creator);

@@ -9,6 +9,7 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::net::{SocketAddr, TcpListener};
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::thread::sleep;
@@ -104,6 +105,7 @@ impl Fleet {
     fn start(folder: &Path, replicas: usize) -> Result<Fleet> {
         let token = folder.join("token");
         fs::write(&token, "a-token-of-the-experiment-that-is-long-enough\n")?;
+        fs::set_permissions(&token, fs::Permissions::from_mode(0o600))?;
         let (mut daemons, mut running, mut addresses) = (Vec::new(), Vec::new(), Vec::new());
         for at in 0..replicas {
             let path = folder.join(format!("shop{at}"));

@@ -82,6 +82,12 @@ impl Session {
         }
     }
 
+    /// The processes that the present look has seen and of which it was not known before whose they are, such as those that have
+    /// begun another program.
+    pub(crate) fn seen_waiting(&self) -> Vec<u32> {
+        self.owners.iter().flat_map(Owners::seen_waiting).collect()
+    }
+
     /// A look at all processes has ended, and each that belongs to a target was assigned.
     pub(crate) fn look_ended(&mut self) {
         let Some(owners) = &mut self.owners else { return };

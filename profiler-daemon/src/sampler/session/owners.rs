@@ -378,12 +378,16 @@ impl Owners {
         self.looks += 1;
     }
 
+    /// The processes that waited already when the present look began, or the last one: it has seen them.
+    pub(super) fn seen_waiting(&self) -> impl Iterator<Item = u32> {
+        let is_seen = |(pid, waiting): (&u32, &Waiting)| (waiting.since_look < self.looks).then_some(*pid);
+        self.waiting.iter().filter_map(is_seen)
+    }
+
     /// It has ended. Of the processes that waited and were not assigned, those that live belong to the target of the rest, or to none.
     /// The others were gone before the look came to them, which says nothing of whose they were: they wait until their end is told.
     pub(super) fn look_ended(&mut self, has_ended: impl Fn(u32) -> bool) -> Unassigned {
-        let is_old = |(pid, waiting): (&u32, &Waiting)| (waiting.since_look < self.looks).then_some(*pid);
-        let unassigned = self.waiting.iter().filter_map(is_old);
-        let (ended, live): (Vec<u32>, Vec<u32>) = unassigned.partition(|pid| has_ended(*pid));
+        let (ended, live): (Vec<u32>, Vec<u32>) = self.seen_waiting().partition(|pid| has_ended(*pid));
         live.iter().for_each(|pid| self.assign(*pid, None));
         Unassigned { nobodys: live.into_iter().filter(|pid| self.is_nobodys(*pid)).collect(), ended }
     }
