@@ -15,7 +15,7 @@ use serde::Serialize;
 use crate::guards::Running;
 
 /// Bodies that are longer are refused by [`Fault::TooLong`].
-const LONGEST: usize = 2_000;
+const LONGEST: usize = 3_000;
 /// The file that says how to answer.
 const PLAY: &str = "play";
 

@@ -17,9 +17,13 @@ const SHOWN: usize = 200;
 /// Longest time to wait that is believed (s).
 pub(super) const LONGEST_WAIT: u64 = 86_400;
 
-/// What backends say of a profile that is longer than they take, beside the status 413: gRPC's libraries, and Pyroscope of
-/// its limits on bytes and on stacks.
-const TOO_LONG: [&str; 6] = [
+/// What backends say of a profile that is longer than they take, beside the status 413: OpenTelemetry's collector, gRPC's
+/// libraries, proxies in front of gRPC, and Pyroscope of its limits on bytes and on stacks.
+const TOO_LONG: [&str; 10] = [
+    "request body too large",
+    "maximum configured message size",
+    "HTTP status code 413",
+    "with status: 413",
     "larger than max",
     "length too large",
     "exceeds maximum size",
@@ -289,6 +293,7 @@ mod tests {
         };
         for (status, body) in [
             (413, "no"),
+            (400, "http: request body too large"),
             (
                 400,
                 "the profile with labels '{}' exceeds the size limit (max_profile_size_byte, actual: 9, limit: 4)",

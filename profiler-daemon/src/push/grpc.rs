@@ -41,7 +41,8 @@ pub(super) struct GrpcClient {
     secrets: Secrets,
     timeout: Duration,
     connection: Option<Connection>,
-    runtime: Runtime,
+    /// Always there until the end.
+    runtime: Option<Runtime>,
 }
 
 struct Connection {
@@ -78,7 +79,7 @@ impl GrpcClient {
             secrets: Secrets::of(&access.headers),
             timeout: access.timeout,
             connection: None,
-            runtime: Builder::new_current_thread().enable_io().enable_time().build()?,
+            runtime: Some(Builder::new_current_thread().enable_io().enable_time().build()?),
         })
     }
 
@@ -94,7 +95,8 @@ impl GrpcClient {
         let fresh = self.connection.take().filter(|connection| connection.used.elapsed() < LONGEST_IDLE);
         let exchange = exchange(&self.endpoint, fresh.map(|connection| connection.client), request);
         let within = async { tokio::time::timeout(self.timeout, exchange).await };
-        let (client, response) = match self.runtime.block_on(within) {
+        let Some(runtime) = &self.runtime else { return Err(timed_out(&self.host, self.timeout)) };
+        let (client, response) = match runtime.block_on(within) {
             Err(_) => return Err(timed_out(&self.host, self.timeout)),
             Ok(Err(Unanswered::NotConnected(error))) => return Err(not_connected(&self.host, &error)),
             Ok(Err(Unanswered::Status(status))) => return Err(self.refused(&status, bytes)),
@@ -114,6 +116,12 @@ impl GrpcClient {
         let text = self.secrets.shown(status.message().trim());
         let said = if text.is_empty() { String::new() } else { format!(": {text}") };
         let code = status.code();
+        if is_of_answer(status.message()) {
+            return PushError::Receiver(format!(
+                "{host} answers with more than {} KiB; check that --to leads to a backend for profiles",
+                LONGEST_ANSWER >> 10
+            ));
+        }
         if too_long(status.message()) {
             return PushError::TooLong(format!(
                 "{host} takes no message of {}{said}; raise its limit, or push profiles of shorter time",
@@ -152,6 +160,14 @@ impl GrpcClient {
     }
 }
 
+impl Drop for GrpcClient {
+    /// Leaves a name that is still looked for to itself: a resolver may take longer than the timeout.
+    fn drop(&mut self) {
+        self.connection = None;
+        self.runtime.take().into_iter().for_each(Runtime::shutdown_background);
+    }
+}
+
 /// Sends the request on a connection, a new one if there is none; the connection and the response.
 async fn exchange(
     endpoint: &Endpoint,
@@ -170,6 +186,13 @@ async fn exchange(
     };
     let response = client.export(request).await.map_err(|status| Unanswered::Status(Box::new(status)))?;
     Ok((client, response.into_inner()))
+}
+
+/// Whether a status was made here, since the answer is longer than is read: the texts are those of profiles that are too long.
+fn is_of_answer(text: &str) -> bool {
+    [format!("limit is: {LONGEST_ANSWER} bytes"), format!("limit, of {LONGEST_ANSWER} bytes")]
+        .iter()
+        .any(|limit| text.contains(limit))
 }
 
 /// How long to wait, if the backend says so.

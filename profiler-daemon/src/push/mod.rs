@@ -75,13 +75,14 @@ impl PushClient {
         identity: &PushIdentity,
         left: &mut PartsLeft,
     ) -> Result<usize, PushError> {
+        let is_named = otlp::names_samples(&source.profile);
         while let Some(stacks) = left.next() {
             let sent = if left.is_whole(&stacks) {
-                self.request(source, identity)
+                self.request(source, identity, is_named)
             } else {
                 let with_file = self.receiver.format == PushFormat::Pyroscope;
                 let part = source.part(stacks, with_file).map_err(not_compressed)?;
-                self.request(&part, identity)
+                self.request(&part, identity, is_named)
             };
             match sent {
                 Ok(bytes) => left.acknowledge(bytes),
@@ -93,15 +94,22 @@ impl PushClient {
     }
 
     /// One request; how many bytes it has.
-    fn request(&mut self, source: &PushSource, identity: &PushIdentity) -> Result<usize, PushError> {
+    fn request(
+        &mut self,
+        source: &PushSource,
+        identity: &PushIdentity,
+        is_named: bool,
+    ) -> Result<usize, PushError> {
         let client = match &mut self.transport {
-            Transport::Grpc(client) => return client.send(otlp::message(&source.profile, identity)),
+            Transport::Grpc(client) => {
+                return client.send(otlp::message(&source.profile, identity, is_named));
+            }
             Transport::Http(client) => client,
         };
         let post = match self.receiver.format {
             PushFormat::Pyroscope => pyroscope::post(source, identity),
             PushFormat::Otlp | PushFormat::OtlpGrpc => {
-                otlp::post(&source.profile, identity).map_err(not_compressed)?
+                otlp::post(&source.profile, identity, is_named).map_err(not_compressed)?
             }
         };
         client.post(&post)?.check(&self.receiver, post.body.len())?;

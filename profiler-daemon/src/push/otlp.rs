@@ -28,22 +28,28 @@ use super::source::gzip;
 /// # Errors
 ///
 /// If it cannot be compressed.
-pub(super) fn post(profile: &SymbolizedProfile, identity: &PushIdentity) -> std::io::Result<Post> {
+pub(super) fn post(
+    profile: &SymbolizedProfile,
+    identity: &PushIdentity,
+    is_named: bool,
+) -> std::io::Result<Post> {
     Ok(Post {
         query: None,
         content_type: "application/x-protobuf",
         is_compressed: true,
-        body: gzip(&message(profile, identity).encode_to_vec())?,
+        body: gzip(&message(profile, identity, is_named).encode_to_vec())?,
     })
 }
 
-/// The message of a profile.
-pub(super) fn message(profile: &SymbolizedProfile, identity: &PushIdentity) -> ExportProfilesServiceRequest {
+/// The message of a profile, or of a part of one. `is_named` says that each sample has the command of its process.
+pub(super) fn message(
+    profile: &SymbolizedProfile,
+    identity: &PushIdentity,
+    is_named: bool,
+) -> ExportProfilesServiceRequest {
     let mut dictionary = Dictionary::new(profile);
     let run = &profile.run;
     let attributes = about_run(run, &mut dictionary);
-    // The resource has the name that all of them have.
-    let is_named = only_command(profile).is_none();
     let sample = |stack| sample(profile, stack, is_named, &mut dictionary);
     let stacks: Vec<Sample> = profile.stacks.iter().map(sample).collect();
     let with = |value: fn(&WeightedStack) -> u64| {
@@ -83,6 +89,11 @@ pub(super) fn message(profile: &SymbolizedProfile, identity: &PushIdentity) -> E
         resource_profiles: vec![ResourceProfiles { resource, scope_profiles, ..ResourceProfiles::default() }],
         dictionary: Some(dictionary.finish()),
     }
+}
+
+/// Whether samples say the commands of their processes: the resource has the name that all of a profile have.
+pub(super) fn names_samples(profile: &SymbolizedProfile) -> bool {
+    only_command(profile).is_none()
 }
 
 fn resource(identity: &PushIdentity) -> Resource {

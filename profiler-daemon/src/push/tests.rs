@@ -150,7 +150,7 @@ fn a_body_that_is_too_long_is_refused_before_it_is_sent() {
     let source = PushSource { profile, pprof: vec![0; 8 << 20], stamp: None };
     let access = PushAccess { headers: Vec::new(), authorities: None, timeout: Duration::from_secs(60) };
     let mut client = PushClient::new(&Receiver::new(&url, None).unwrap(), &access).unwrap();
-    let refused = client.request(&source, &identity).unwrap_err();
+    let refused = client.request(&source, &identity, true).unwrap_err();
     assert!(
         matches!(&refused, PushError::TooLong(text) if text.contains("takes no body of 8.0 MiB (413)")),
         "{refused}"

@@ -165,12 +165,17 @@ impl Tracee {
     }
 
     fn wait_in_turn(&mut self, until: Instant, meanwhile: &mut impl FnMut()) -> Result<Halt, TraceError> {
-        let mut looks_at = until;
+        let tid = self.tid.as_raw() as u32;
+        let (mut looks_at, mut used_ms) = (until, None);
         loop {
             match self.wait(looks_at, &mut *meanwhile) {
-                Err(TraceError::Late)
-                    if Instant::now() < until + STARVED && procfs::is_runnable(self.tid.as_raw() as u32) =>
-                {
+                Err(TraceError::Late) if Instant::now() < until + STARVED && procfs::is_runnable(tid) => {
+                    // One that gets half of a CPU or more goes round in circles.
+                    let now_ms = procfs::thread_cpu_ms(tid, tid);
+                    let since_ms = now_ms - *used_ms.get_or_insert(now_ms);
+                    if u128::from(since_ms) > 100 + until.elapsed().as_millis() / 2 {
+                        return Err(TraceError::Late);
+                    }
                     looks_at = Instant::now() + Duration::from_millis(10);
                 }
                 waited => return waited,

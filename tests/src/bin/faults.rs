@@ -196,6 +196,18 @@ fn compare(minutes: u64, day: &Day, backend: &Backend, daemon: &Daemon) -> Resul
         .iter()
         .map(|(window, _)| unanswered[*window])
         .fold((0, 0), |(lost, not), is| if is { (lost + 1, not) } else { (lost, not + 1) });
+    for (window, samples) in stored.iter().filter(|(window, samples)| count(window) != **samples) {
+        let came: Vec<f64> = kept
+            .iter()
+            .filter(|kept| (&kept.target, kept.start_unix_ns) == (&window.0, window.1))
+            .map(|kept| kept.came_s)
+            .collect();
+        progress(&format!(
+            "{window:?}: {samples} samples in the store, {} arrived, at {came:?} s",
+            count(window)
+        ));
+    }
+    progress(&format!("the service was killed at {:?} s", day.killed_s));
     let status = shown(daemon)?;
     let number = |key: &str| status[key].as_u64().with_context(|| format!("{key} in {status}"));
     Ok(Found {

@@ -14,6 +14,9 @@ use super::schedule::{Schedule, Talk, Unsent};
 use crate::push::{PartsLeft, PushClient, PushError, PushSource};
 use crate::sys::{clock, priority};
 
+/// Windows of which some parts were acknowledged that are remembered.
+const MOST_IN_PARTS: usize = 256;
+
 /// What a sender does.
 pub(super) struct Orders {
     pub(super) plan: Plan,
@@ -148,7 +151,8 @@ impl Sender {
     }
 
     fn obey(&mut self, orders: Arc<Orders>) {
-        if self.orders.plan.receiver != orders.plan.receiver {
+        // Under other labels, or for another tenant, the parts that arrived are of no use.
+        if self.orders.plan.settings != orders.plan.settings {
             self.in_parts.clear();
         }
         self.orders = orders;
@@ -209,6 +213,9 @@ impl Sender {
             self.in_parts.remove(&file_to_send.path).unwrap_or_else(|| PartsLeft::all_of(&profile));
         let sent = client.send(&PushSource { profile, pprof, stamp: Some(stamp) }, &identity, &mut left);
         if sent.is_err() && left.acknowledged() > 0 {
+            if self.in_parts.len() >= MOST_IN_PARTS {
+                self.in_parts.pop_first(); // its file may be gone, or merged with others
+            }
             self.in_parts.insert(file_to_send.path.clone(), left);
         }
         let bytes = sent?;

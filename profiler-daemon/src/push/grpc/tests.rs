@@ -115,7 +115,7 @@ fn a_profile_arrives_with_its_token_and_a_connection_is_used_again() {
     let came = backend.came.lock().unwrap();
     assert_eq!(came.len(), 2);
     let identity = PushNaming::default().identity(&testing::profile(), None);
-    let expected = super::super::otlp::message(&testing::profile(), &identity);
+    let expected = super::super::otlp::message(&testing::profile(), &identity, false);
     assert_eq!((&came[0].0, came[0].1.as_str()), (&expected, "Bearer s3cret"));
     assert_eq!(bytes, expected.encoded_len());
 }

@@ -12,7 +12,7 @@ fn sent(profile: &SymbolizedProfile) -> (SymbolizedProfile, ExportProfilesServic
     let labels =
         [("team", "search"), ("service.name", "another")].map(|(key, value)| (key.into(), value.into()));
     let identity = PushIdentity { service: "shop".to_owned(), labels: BTreeMap::from(labels) };
-    let message = message(&read, &identity);
+    let message = message(&read, &identity, names_samples(&read));
     (read, ExportProfilesServiceRequest::decode(message.encode_to_vec().as_slice()).unwrap())
 }
 
