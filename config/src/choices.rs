@@ -144,11 +144,11 @@ choice! {
     Keep = "keep",
     /// Drops what it matches.
     Drop = "drop",
-    /// Removes the labels whose names it matches.
+    /// Removes each label with a name that it matches.
     LabelDrop = "labeldrop",
     /// Removes all others.
     LabelKeep = "labelkeep",
-    /// Copies labels whose names it matches to other names.
+    /// Copies each label with a name that it matches to another name.
     LabelMap = "labelmap",
     /// Sets a label to the texts in lower case.
     Lowercase = "lowercase",

@@ -103,13 +103,11 @@ fn a_jitdump_tells_what_lay_at_an_address_when() -> Result<()> {
 fn code_is_named_wherever_it_was_put() -> Result<()> {
     needs_root!();
     for place in ["memfd", "file", "kept", "data"] {
-        attempts(|| two_thirds(&record(&[&jit()?, "map", "1.2", place])?, SHORT, LONG))?;
-        attempts(|| {
-            let folder = tempfile::tempdir()?;
-            let folded = record(&[&jit()?, "dump", "1.2", &folder.path().to_string_lossy(), place])?;
-            all_named(&folded)?;
-            near(&folded, "made_short", 2.0 / 9.0)
-        })?;
+        two_thirds(&record(&[&jit()?, "map", "1.2", place])?, SHORT, LONG)?;
+        let folder = tempfile::tempdir()?;
+        let folded = record(&[&jit()?, "dump", "1.2", &folder.path().to_string_lossy(), place])?;
+        all_named(&folded)?;
+        near(&folded, "made_short", 2.0 / 9.0)?;
     }
     Ok(())
 }
@@ -118,7 +116,7 @@ fn code_is_named_wherever_it_was_put() -> Result<()> {
 #[test]
 fn code_that_was_moved_to_memory_without_a_file_keeps_its_names() -> Result<()> {
     needs_root!();
-    attempts(|| two_thirds(&record(&[&jit()?, "move", "1.2"])?, "made_short", "made_long"))?;
+    two_thirds(&record(&[&jit()?, "move", "1.2"])?, "made_short", "made_long")?;
     let running = start(Command::new(jit()?).args(["move", "60"]))?;
     wait_until("work", || cpu_s(running.id()).unwrap_or(0.0) > 0.2)?;
     let folded = attach(running.id(), 3.0)?;

@@ -23,7 +23,7 @@ section! {
         /// Labels, in addition to those of the targets.
         labels: BTreeMap<String, String> = BTreeMap::new(), such as "{ \"k8s.cluster.name\" = \"west\" }";
         /// Rules for the labels of its windows, as in `[[relabel]]`; the store is not changed. The label `service.name` is the
-        /// service. A window whose labels a rule drops is left out.
+        /// service. A window is left out if a rule drops its labels.
         relabel: RelabelRules = RelabelRules::default(), such as "[{ source_labels = [\"k8s.namespace.name\"], regex = \"kube-.*\", action = \"drop\" }]";
         /// Headers of every request. Put secrets into a token file.
         headers: BTreeMap<String, String> = BTreeMap::new(), such as "{ X-Scope-OrgID = \"team\" }";

@@ -32,7 +32,7 @@ section! {
     /// every target that is found. A target that a rule drops is not profiled, and its processes belong to no other target.
     /// The label `__target__` holds the target's name; labels that begin with `__` are removed after the last rule.
     pub struct RelabelSettings {
-        /// Labels whose texts are joined and matched. A label that is missing counts as empty.
+        /// Labels: their texts are joined and matched. A label that is missing counts as empty.
         source_labels: Vec<String> = Vec::new(), such as "[\"k8s.namespace.name\", \"k8s.deployment.name\"]";
         /// What joins them.
         separator: String = ";".to_owned();

@@ -1,7 +1,7 @@
 //! Windows that wait to be sent: the queue of each export is the store itself, and what it has of it is known exactly.
 //!
-//! A window waits from the moment that it is written until it is sent, refused or left out. Which time of which target is settled
-//! is kept, so that nothing is sent twice, whatever the order in which windows are written, named and merged.
+//! A window waits from the moment that it is written until it is sent, refused or left out. What time of each target is settled is
+//! recorded, so that nothing is sent twice, whatever the order in which windows are written, named and merged.
 //!
 //! **A file waits as a whole or not at all.** Files are merged with their like alone: those that nobody waits for, or those
 //! that the same exports wait for. While few wait, they are not merged, and are sent window by window; of many, each hour of a

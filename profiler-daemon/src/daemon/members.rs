@@ -221,8 +221,8 @@ impl Daemon {
         idle.into_iter().for_each(|id| self.stop_target(id));
     }
 
-    /// Who has a sampler of its own is nobody else's: neither everything's nor one of those that share. Nor is everything's whom
-    /// rules for labels drop.
+    /// A target with a sampler of its own is not sampled twice: its processes are left out of `everything` and of the shared sampler. So
+    /// are those of targets that rules for labels drop.
     pub(super) fn exclude_known(&mut self) {
         let own = self
             .targets

@@ -14,12 +14,17 @@ use libc::user_regs_struct;
 use super::code::ProcessCode;
 use super::frame::{self, InjectedCall, SCRATCH_BYTES, SignalFrame};
 use super::status::ThreadStatus;
+use crate::sys::procfs;
 use crate::sys::ptrace::{TraceError, Tracee};
 
 /// Signals that the processor raises at what a thread does itself: they are let come, for a blocked one is the end.
 pub(super) const OWN: [i32; 5] = [libc::SIGILL, libc::SIGTRAP, libc::SIGBUS, libc::SIGFPE, libc::SIGSEGV];
 /// A thread that is to stand still does so as soon as it has a CPU, unless it is in the midst of something the kernel does not interrupt.
 pub(super) const TO_STOP: Duration = Duration::from_secs(2);
+/// How long a thread may wait for its turns: a dozen busy threads on each CPU leave little to one that takes many locks.
+const STARVED: Duration = Duration::from_secs(30);
+/// Between two looks at one that is late.
+const BETWEEN_LOOKS: Duration = Duration::from_millis(10);
 
 /// Has a thread that was only looked at go on as if it had not been stopped.
 pub(super) fn resume(tracee: Tracee, tid: u32, registers: &user_regs_struct) -> Result<(), TraceError> {
@@ -85,10 +90,41 @@ pub(super) struct HijackedThread<'a> {
     state: Vec<u8>,
     mask: u64,
     errno: Option<(u64, [u8; 4])>,
-    until: Instant,
+    patience: Patience,
     stragglers: Stragglers,
     /// To be done all the time, since what the thread does may take long where others are busy, too.
     meanwhile: Box<dyn FnMut()>,
+}
+
+/// How long a thread may be away with the calls that it makes.
+struct Patience {
+    tid: u32,
+    until: Instant,
+    /// When it is looked whether it still waits for its turn.
+    looks_at: Instant,
+    /// CPU time that it had used by the first of these looks (ms).
+    used_ms: Option<u64>,
+}
+
+impl Patience {
+    /// Whether it has been away for too long. After `until`, a thread is waited for that has something to do and gets little CPU time
+    /// for it.
+    fn is_over(&mut self) -> bool {
+        let now = Instant::now();
+        if now <= self.looks_at {
+            return false;
+        }
+        self.looks_at = now + BETWEEN_LOOKS;
+        let now_ms = procfs::thread_cpu_ms(self.tid, self.tid);
+        let used_ms = now_ms.saturating_sub(*self.used_ms.get_or_insert(now_ms));
+        let late = now.saturating_duration_since(self.until);
+        !procfs::is_runnable(self.tid) || !is_starved(late, Duration::from_millis(used_ms))
+    }
+}
+
+/// Whether a thread waits for its turn, by the CPU time that it got while it was late. One that gets half of a CPU goes round in circles.
+fn is_starved(late: Duration, used: Duration) -> bool {
+    late < STARVED && used <= late / 2 + BETWEEN_LOOKS * 10
 }
 
 impl<'a> HijackedThread<'a> {
@@ -114,7 +150,7 @@ impl<'a> HijackedThread<'a> {
             state,
             mask,
             errno,
-            until,
+            patience: Patience { tid, until, looks_at: until, used_ms: None },
             stragglers,
             meanwhile,
         };
@@ -138,12 +174,13 @@ impl<'a> HijackedThread<'a> {
     }
 
     fn go_to_call(&mut self) -> Result<(), TraceError> {
-        let Self { tracee, stragglers, meanwhile, .. } = self;
+        let Self { tracee, patience, stragglers, meanwhile, .. } = self;
         meanwhile();
-        tracee.go_to_call(self.until, || {
+        let go_on = || {
             stragglers.resume();
             meanwhile();
-        })
+        };
+        tracee.go_to_call(|| patience.is_over(), go_on)
     }
 
     fn read_errno(&self) -> Option<(u64, [u8; 4])> {
@@ -242,6 +279,37 @@ mod tests {
         os.waitpid(os.posix_spawn('/bin/true', ['true'], {}, file_actions=[(os.POSIX_SPAWN_OPEN, 0, sys.argv[1], os.O_RDONLY, 0)]), 0)";
 
     const CREATE: [i64; 2] = [libc::SYS_clone, libc::SYS_clone3];
+
+    #[test]
+    fn a_thread_that_gets_little_cpu_time_is_waited_for_and_one_that_spins_is_not() {
+        let ms = Duration::from_millis;
+        for (late_ms, used_ms, is_waited_for) in [
+            (10, 0, true),
+            (10, 100, true),
+            (1_000, 60, true),
+            (1_000, 990, false),
+            (300, 290, false),
+            (30_000, 0, false),
+        ] {
+            assert_eq!(is_starved(ms(late_ms), ms(used_ms)), is_waited_for, "{used_ms} of {late_ms} ms");
+        }
+    }
+
+    /// It has nothing to do, and has not come: it waits for something else than its turn.
+    #[test]
+    fn a_thread_that_sleeps_is_late_when_its_time_is_over() {
+        let mut sleeper = Command::new("sleep").arg("60").spawn().unwrap();
+        let patience = |until| Patience { tid: sleeper.id(), until, looks_at: until, used_ms: None };
+        assert!(!patience(Instant::now() + Duration::from_secs(3_600)).is_over());
+        let begun = Instant::now();
+        let mut late = patience(begun);
+        while !late.is_over() {
+            assert!(begun.elapsed() < STARVED, "it sleeps");
+            std::thread::yield_now();
+        }
+        sleeper.kill().unwrap();
+        sleeper.wait().unwrap();
+    }
 
     /// Whoever waits where nothing interrupts him stops when that is over: then nobody may be waiting for him.
     #[test]

@@ -11,14 +11,10 @@ use nix::errno::Errno;
 use nix::sys::ptrace::{self, Options};
 use nix::unistd::Pid;
 
-use super::procfs;
-
 /// So often it is asked at once whether a thread has stopped: most stops are a system call away.
 const EAGER_LOOKS: u32 = 200;
 /// And then after such pauses.
 const PAUSE: Duration = Duration::from_micros(50);
-/// How long a thread may wait for its turns: a dozen busy threads on each CPU leave one that takes many locks little.
-const STARVED: Duration = Duration::from_secs(30);
 /// `PTRACE_EVENT_STOP`, behind the signal.
 const EVENT_STOP: i32 = 128;
 /// Marks the stop at a system call.
@@ -115,7 +111,7 @@ impl Tracee {
         }
         let until = Instant::now() + patience;
         loop {
-            match self.wait(until, || {})? {
+            match self.wait(|| Instant::now() > until, || {})? {
                 Halt::Asked => return Ok(()),
                 Halt::Group => return Err(TraceError::Halted),
                 Halt::Signal(signal) => self.resume(libc::PTRACE_CONT, signal)?,
@@ -126,7 +122,7 @@ impl Tracee {
 
     /// Whether one that did not come in time stands still by now.
     pub(crate) fn has_come(&mut self) -> Result<bool, TraceError> {
-        let signal = match self.wait(Instant::now(), || {}) {
+        let signal = match self.wait(|| true, || {}) {
             Ok(Halt::Asked | Halt::Group) => return Ok(true),
             Ok(Halt::Signal(signal)) => signal,
             Ok(Halt::Call | Halt::Trap) => 0,
@@ -136,17 +132,17 @@ impl Tracee {
         self.resume(libc::PTRACE_CONT, signal).map(|()| false)
     }
 
-    /// Has it go on until it enters a system call, or comes back from one; `meanwhile` is called now and then. After `until`,
-    /// only a thread that waits for its turn on a busy machine is waited for, and no longer than [`STARVED`].
+    /// Has it go on until it enters a system call, or comes back from one; `meanwhile` is called now and then,
+    /// and `is_late` asked each time whether that takes too long.
     pub(crate) fn go_to_call(
         &mut self,
-        until: Instant,
+        mut is_late: impl FnMut() -> bool,
         mut meanwhile: impl FnMut(),
     ) -> Result<(), TraceError> {
         let mut signal = 0;
         loop {
             self.resume(libc::PTRACE_SYSCALL, signal)?;
-            signal = match self.wait_in_turn(until, &mut meanwhile)? {
+            signal = match self.wait(&mut is_late, &mut meanwhile)? {
                 Halt::Call => return Ok(()),
                 Halt::Group => return Err(TraceError::Halted),
                 Halt::Signal(signal) => signal,
@@ -164,26 +160,11 @@ impl Tracee {
         Ok(())
     }
 
-    fn wait_in_turn(&mut self, until: Instant, meanwhile: &mut impl FnMut()) -> Result<Halt, TraceError> {
-        let tid = self.tid.as_raw() as u32;
-        let (mut looks_at, mut used_ms) = (until, None);
-        loop {
-            match self.wait(looks_at, &mut *meanwhile) {
-                Err(TraceError::Late) if Instant::now() < until + STARVED && procfs::is_runnable(tid) => {
-                    // One that gets half of a CPU or more goes round in circles.
-                    let now_ms = procfs::thread_cpu_ms(tid, tid);
-                    let since_ms = now_ms - *used_ms.get_or_insert(now_ms);
-                    if u128::from(since_ms) > 100 + until.elapsed().as_millis() / 2 {
-                        return Err(TraceError::Late);
-                    }
-                    looks_at = Instant::now() + Duration::from_millis(10);
-                }
-                waited => return waited,
-            }
-        }
-    }
-
-    fn wait(&mut self, until: Instant, mut meanwhile: impl FnMut()) -> Result<Halt, TraceError> {
+    fn wait(
+        &mut self,
+        mut is_late: impl FnMut() -> bool,
+        mut meanwhile: impl FnMut(),
+    ) -> Result<Halt, TraceError> {
         let mut looks = 0;
         loop {
             let mut status = 0;
@@ -191,7 +172,7 @@ impl Tracee {
             let answer =
                 unsafe { libc::waitpid(self.tid.as_raw(), &raw mut status, libc::__WALL | libc::WNOHANG) };
             match Errno::result(answer) {
-                Ok(0) if Instant::now() > until => return Err(TraceError::Late),
+                Ok(0) if is_late() => return Err(TraceError::Late),
                 Ok(0) if looks < EAGER_LOOKS => std::thread::yield_now(),
                 Ok(0) => {
                     meanwhile();

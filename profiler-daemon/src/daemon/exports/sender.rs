@@ -14,7 +14,7 @@ use super::schedule::{Schedule, Talk, Unsent};
 use crate::push::{PartsLeft, PushClient, PushError, PushSource};
 use crate::sys::{clock, priority};
 
-/// Windows of which some parts were acknowledged that are remembered.
+/// At most so many windows are remembered of which only some parts were acknowledged.
 const MOST_IN_PARTS: usize = 256;
 
 /// What a sender does.
