@@ -151,13 +151,12 @@ fn end(export: &str, busy: Vec<Running>, backend: &mut Backend, daemon: &mut Dae
     daemon.stop(Signal::SIGTERM)?.expect_status(0)?;
     daemon.write_settings(2, &format!("target = []\n{export}"))?;
     daemon.start_again()?;
-    let begun = Instant::now();
-    while begun.elapsed() < PATIENCE {
-        let unnamed = fs::read_dir(daemon.store().join("unnamed")).map_or(0, Iterator::count);
-        if unnamed == 0 && shown(daemon)?["pending"] == 0 {
-            return Ok(());
-        }
+    // The status of a start may be from before the windows that wait were found: nothing waits if that stays so.
+    let (begun, mut settled) = (Instant::now(), 0);
+    while begun.elapsed() < PATIENCE && settled < 10 {
         sleep(Duration::from_secs(1));
+        let unnamed = fs::read_dir(daemon.store().join("unnamed")).map_or(0, Iterator::count);
+        settled = if unnamed == 0 && shown(daemon)?["pending"] == 0 { settled + 1 } else { 0 };
     }
     Ok(()) // what has not arrived by now is missing
 }
