@@ -10,7 +10,7 @@ const STEP_WIDTH: f64 = 0.1;
 /// How often an event is redrawn (ns), on average; what the loss at a restart is reckoned with.
 pub(super) const REDRAW_NS: f64 = 100e6;
 /// Samples that an event takes between two redraws, at least.
-pub(super) const REDRAW_SAMPLES: u32 = 10;
+pub(super) const REDRAW_SAMPLES: u32 = 20;
 
 /// Draws periods, the same ones for the same seed.
 #[derive(Clone, Debug)]
@@ -39,6 +39,11 @@ impl Dither {
         let harmonic = if by_time { HARMONIC } else { 1.0 };
         let factor = 1.0 + WIDTH * (2.0 * self.rng.f64() - 1.0);
         (mean * restart * harmonic * factor).round().max(1.0) as u64
+    }
+
+    /// How long an event with this period is left alone on average until it is redrawn (ns).
+    pub fn redraw_ns(mean_period_ns: u64) -> u64 {
+        mean_period_ns.saturating_mul(u64::from(REDRAW_SAMPLES)).max(REDRAW_NS as u64)
     }
 
     /// Length of the next step, at whose end events are redrawn: uniform from 90 to 110 ms (ns).
@@ -72,7 +77,7 @@ mod tests {
 
     #[test]
     fn the_mean_rate_over_stretches_of_equal_time_is_the_one_asked_for() {
-        for period in [200_000u64, 1_000_000, 2_200_000, 9_000_000] {
+        for period in [200_000u64, 1_000_000, 2_200_000, 4_900_000] {
             let mut dither = Dither::new(3);
             let rounds = 400_000;
             let (mut samples, mut length) = (0.0, 0.0);
@@ -85,6 +90,14 @@ mod tests {
             let rate = samples / length * period as f64;
             assert!((rate - 1.0).abs() < 0.002, "{period}: {rate}");
         }
+    }
+
+    #[test]
+    fn an_event_is_left_alone_for_a_step_and_twenty_samples() {
+        assert_eq!(Dither::redraw_ns(0), 100_000_000);
+        assert_eq!(Dither::redraw_ns(1_000_000), 100_000_000);
+        assert_eq!(Dither::redraw_ns(10_000_000), 200_000_000);
+        assert_eq!(Dither::redraw_ns(u64::MAX), u64::MAX);
     }
 
     #[test]

@@ -86,7 +86,7 @@ impl Prices {
 
     /// Takes in what the handler took. Without a calibrated handler to compare with, the times tell nothing.
     pub(super) fn observe(&mut self, times: &[HandlerTime]) {
-        if let Some(field) = &mut self.field {
+        if let Some(field) = self.field.as_mut().filter(|_| !times.is_empty()) {
             field.observe(times);
         }
     }

@@ -87,7 +87,7 @@ impl PeriodTimeline {
 
     /// Whether to set the event to a period drawn around `mean_period_ns` now.
     ///
-    /// A redraw waits for 100 ms and ten samples; a change of rate for 100 ms and four, if that many come in
+    /// A redraw waits for 100 ms and twenty samples; a change of rate for 100 ms and four, if that many come in
     /// a step: a task that runs for less than a period between settings would never be sampled. Where samples
     /// are rarer than steps it also waits for a random part of the time between samples, because a setting
     /// right after a sample discards less than half a period.

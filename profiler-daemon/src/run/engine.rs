@@ -298,11 +298,12 @@ impl<L: DecisionLog> Engine<L> {
         let so_far = self.by_events(self.session.since_last_reading(now_ns));
         let is_due = now_ns + slack_ns >= self.next_step_ns;
         if is_due || self.controller.overdrawn(&so_far) {
-            match is_due && !is_alarmed && self.is_calm(now_ns, &so_far) {
+            let is_calm = is_due && !is_alarmed && self.is_calm(now_ns, &so_far);
+            match is_calm {
                 true => self.stay_calm(),
                 false => self.step(),
             }
-            let step_ns = self.next_pause_ns();
+            let step_ns = self.next_pause_ns() << u32::from(is_calm && self.may_skip_step());
             self.next_step_ns = (self.next_step_ns + step_ns).max(now_ns + MIN_STEP_NS.min(step_ns));
         }
         self.maintain(now_ns); // at once: what a step has found too dear goes on costing until then

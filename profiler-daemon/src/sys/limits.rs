@@ -8,7 +8,7 @@ use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use super::clock;
 
 /// How often the list of CPUs is read (ns).
-const LOOK_EVERY_NS: u64 = 500_000_000;
+const LOOK_EVERY_NS: u64 = 2_000_000_000;
 
 /// Raises the number of files this process may open to the hard limit: events are files.
 pub(crate) fn raise_open_files() {
@@ -38,7 +38,7 @@ thread_local! {
     static ONLINE: RefCell<(u64, Vec<OnlineCpu>)> = const { RefCell::new((0, Vec::new())) };
 }
 
-/// The CPUs that are online, as they were within the last half second: each target asks.
+/// The CPUs that are online, as they were within the last two seconds: each target asks.
 pub(crate) fn online() -> Vec<OnlineCpu> {
     with_online(<[OnlineCpu]>::to_vec)
 }

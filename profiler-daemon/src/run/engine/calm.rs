@@ -3,8 +3,9 @@
 //! A step that takes stock costs a quarter of a millisecond where others use the caches meanwhile, most of it to fetch the code
 //! that it runs. Ten of them a second were more than a hundred samples of a target that computes.
 
-use profiler_core::rate::{BoundBy, Decision, Reading, Reason};
+use profiler_core::rate::{BoundBy, Decision, Dither, Reading, Reason};
 
+use super::pace::LONGEST_STEP_S;
 use super::{DecisionLog, Engine};
 use crate::sampler::perf::Attachment;
 
@@ -57,6 +58,13 @@ impl<L: DecisionLog> Engine<L> {
         sample.mean_ns <= CALM_COST * usual_ns
             && slowdown_ratio <= CALM_SPENDING * decided.budget_ratio
             && own_ns <= CALM_SPENDING * own_ratio * wall_ns
+    }
+
+    /// Whether the step after a calm one has nothing to do: no period would be redrawn in it, and what may come until the one
+    /// after that spends little, whatever a sample costs.
+    pub(super) fn may_skip_step(&self) -> bool {
+        Dither::redraw_ns(self.settings.period_ns) >= 2 * Dither::redraw_ns(0)
+            && self.has_room_for_a_jump(2.0 * LONGEST_STEP_S)
     }
 
     /// What there is to do in a calm step: periods are redrawn, so that no program's rhythm meets that of its samples.

@@ -1,7 +1,8 @@
 //! When the next step of a target is due.
 //!
 //! A step comes every 90 to 110 ms, at random: clocks that are redrawn at exact multiples would lock onto
-//! programs whose period divides them. The rings are read more often than that, every 25 ms, where the most
+//! programs whose period divides them. While nothing changes and samples are 10 ms apart or more, every other
+//! one is left out. The rings are read more often than that, every 25 ms, where the most
 //! expensive sample that the clocks can take would cost more than twice the usual one (a cheap interrupt and a
 //! large copy), and where samples of other processes would soon overspend the budget of a target that falls
 //! idle.
@@ -25,8 +26,8 @@ const EARLY_LOOK_NS: u64 = 2_000_000;
 const BEGINNING_NS: u64 = 300_000_000;
 /// A jump by less than this factor cannot overspend the budget of a second within a step.
 const HARMLESS_JUMP: f64 = 2.0;
-/// The longest step (s).
-const LONGEST_STEP_S: f64 = 0.11;
+/// The longest step, unless it is doubled (s).
+pub(super) const LONGEST_STEP_S: f64 = 0.11;
 /// The longest pause of a target that rests is a step, doubled so often: until then a burst is sampled at the rate that an idle
 /// target is granted, which no burst turns into much.
 const LONGEST_REST: u32 = 4;
@@ -56,7 +57,7 @@ impl<L: DecisionLog> Engine<L> {
     /// How long to sleep from now on.
     pub(crate) fn pause(&self, now_ns: u64) -> Duration {
         let until_step = self.next_step_ns.saturating_sub(now_ns);
-        let looks = self.samples_came && self.cost_may_jump() && !self.has_room_for_a_jump()
+        let looks = self.samples_came && self.cost_may_jump() && !self.has_room_for_a_jump(LONGEST_STEP_S)
             || self.controller.non_targets_may_overspend();
         let reads_on = self.session.exceeds_copies() && self.session.elapsed_ns() < BEGINNING_NS;
         let look_ns = match (reads_on, looks) {
@@ -110,8 +111,8 @@ impl<L: DecisionLog> Engine<L> {
     }
 
     /// Whether a step could bring such samples alone, and the budget would not even feel it.
-    fn has_room_for_a_jump(&self) -> bool {
-        let samples = self.controller.rate_hz() * self.sampler.cpus() as f64 * LONGEST_STEP_S;
+    pub(super) fn has_room_for_a_jump(&self, step_s: f64) -> bool {
+        let samples = self.controller.rate_hz() * self.sampler.cpus() as f64 * step_s;
         self.controller.has_room_for(samples * self.dearest_ns())
     }
 
