@@ -23,9 +23,7 @@ mod setting;
 mod units;
 mod words;
 
-pub use choices::{
-    AttachMode, Backend, ChoiceError, Criterion, Each, ExportFormat, RelabelAction, Threads, Unwind,
-};
+pub use choices::{AttachMode, Backend, ChoiceError, Each, ExportFormat, RelabelAction, Threads, Unwind};
 pub use daemon::{
     BudgetSettings, ContainerSettings, DaemonSettings, ExportSettings, FleetSettings, HowToSample,
     LimitSettings, ListenSettings, RelabelRegex, RelabelRules, RelabelSettings, StoreSettings,

@@ -1,6 +1,8 @@
 //! How to sample: the settings that a run is started with.
 
-use crate::{AttachMode, Backend, Bytes, Criterion, Hertz, Ratio, Span, Threads, Unwind};
+use profiler_core::rate::Criterion;
+
+use crate::{AttachMode, Backend, Bytes, Hertz, Ratio, Span, Threads, Unwind};
 
 /// Largest budget: a profiler that takes half the CPU measures itself.
 pub const MAX_BUDGET: f64 = 0.5;

@@ -6,13 +6,14 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::str::FromStr;
 
+use profiler_core::rate::Criterion;
 use serde_spanned::Spanned;
 use toml::de::DeValue;
 
 use crate::problem::Log;
 use crate::{
-    AttachMode, Backend, Bytes, Criterion, Each, ExportFormat, Hertz, Mode, Pattern, Ratio, RelabelAction,
-    RelabelRegex, Span, Threads, Unwind,
+    AttachMode, Backend, Bytes, Each, ExportFormat, Hertz, Mode, Pattern, Ratio, RelabelAction, RelabelRegex,
+    Span, Threads, Unwind,
 };
 
 /// A value with its place in the file.

@@ -1,8 +1,6 @@
 //! The parsers over everything a person might write, and the limits of the settings.
 
-use config::{
-    AttachMode, Backend, Bytes, Criterion, Hertz, Ratio, SamplingSettings, Span, UnitError, Unwind,
-};
+use config::{AttachMode, Backend, Bytes, Hertz, Ratio, SamplingSettings, Span, UnitError, Unwind};
 use proptest::prelude::*;
 use std::time::Duration;
 
@@ -62,18 +60,6 @@ fn words_are_read_and_others_refused() {
 }
 
 #[test]
-fn criteria() {
-    for criterion in Criterion::ALL {
-        let text = criterion.to_string();
-        assert_eq!(text.parse::<Criterion>(), Ok(criterion));
-        assert!(Criterion::WORDS.contains(text.trim_end_matches("1.96")), "{text}");
-    }
-    for text in ["z=0", "z=-1", "z=nan", "z=inf", "z=11", "z=", "rms", ""] {
-        assert!(text.parse::<Criterion>().is_err(), "{text}");
-    }
-}
-
-#[test]
 fn the_defaults_are_valid_and_the_limits_hold() {
     let with_budget = |text: &str| SamplingSettings { budget: text.parse().unwrap(), ..Default::default() };
     let with_rate = |text: &str| SamplingSettings { rate: Some(text.parse().unwrap()), ..Default::default() };
@@ -107,7 +93,6 @@ proptest! {
         let _ = text.parse::<Span>();
         let _ = text.parse::<Hertz>();
         let _ = text.parse::<Bytes>();
-        let _ = text.parse::<Criterion>();
     }
 
     #[test]

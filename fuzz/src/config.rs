@@ -6,7 +6,7 @@ use std::fmt::Display;
 use std::str::FromStr;
 
 use config::{
-    AttachMode, Backend, Bytes, Criterion, DaemonSettings, Hertz, Mode, Pattern, Ratio, RelabelAction,
+    AttachMode, Backend, Bytes, DaemonSettings, Hertz, Mode, Pattern, Ratio, RelabelAction,
     RelabelRegex, Span, Unwind,
 };
 
@@ -18,7 +18,7 @@ pub(crate) fn run(data: &[u8]) {
     again::<Span>(text);
     again::<Hertz>(text);
     again::<Bytes>(text);
-    again::<Criterion>(text);
+    again::<profiler_core::rate::Criterion>(text);
     again::<AttachMode>(text);
     again::<Backend>(text);
     again::<Unwind>(text);

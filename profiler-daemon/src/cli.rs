@@ -12,13 +12,14 @@ use std::str::FromStr;
 
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::{Args, Parser, Subcommand};
-use config::{AttachMode, Backend, Bytes, Criterion, Hertz, Ratio, SamplingSettings, Span, Threads, Unwind};
+use config::{AttachMode, Backend, Bytes, Hertz, Ratio, SamplingSettings, Span, Threads, Unwind};
 use profile_files::Format;
+use profiler_core::rate::Criterion;
 
 use crate::evaluate::{Role, Shape};
 pub(crate) use ctl::{CtlArgs, CtlAttachArgs, CtlCommand, CtlProfileArgs, TargetOrder};
 pub(crate) use hints::hint;
-pub(crate) use push::{PushArgs, PushFormat};
+pub(crate) use push::PushArgs;
 pub(crate) use report::{ReportArgs, StoredArgs};
 
 /// A sampling profiler that chooses its own rate: often enough to be precise, rarely enough not to disturb.

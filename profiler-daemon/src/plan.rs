@@ -8,7 +8,7 @@ pub(crate) mod process;
 use std::fmt::Write;
 
 use anyhow::Result;
-use profiler_core::rate::BoundBy;
+use profiler_core::rate::{BoundBy, Criterion};
 use serde::Serialize;
 use serde_json::json;
 
@@ -180,14 +180,14 @@ fn variance(job: &PlanJob) -> String {
 fn measured(job: &PlanJob, plan: &Plan) -> String {
     let (error, ratio) = (seconds(plan.best.error_s), plan.best.error_s / job.true_s() * 100.0);
     match job.criterion {
-        config::Criterion::UpperBound { z } => {
+        Criterion::UpperCurve { z } => {
             format!("at most {} at z = {z} (+{ratio:.2}%)", seconds(plan.best.high_s))
         }
-        config::Criterion::MeanAbsolute => format!("off by {error} in the mean ({ratio:.2}%)"),
-        config::Criterion::MeanSquared => {
+        Criterion::MeanAbsolute => format!("off by {error} in the mean ({ratio:.2}%)"),
+        Criterion::MeanSquared => {
             format!("off by {error} in the root mean square ({ratio:.2}%)")
         }
-        config::Criterion::Percentile95 => {
+        Criterion::P95 => {
             format!("off by at most {error} in 95 of 100 runs ({ratio:.2}%)")
         }
     }
@@ -196,10 +196,10 @@ fn measured(job: &PlanJob, plan: &Plan) -> String {
 /// The error that the criterion names, as the chart calls it.
 fn error_name(job: &PlanJob) -> &'static str {
     match job.criterion {
-        config::Criterion::UpperBound { .. } => "upper end",
-        config::Criterion::MeanAbsolute => "mean absolute error",
-        config::Criterion::MeanSquared => "root of the mean squared error",
-        config::Criterion::Percentile95 => "95th percentile of the error",
+        Criterion::UpperCurve { .. } => "upper end",
+        Criterion::MeanAbsolute => "mean absolute error",
+        Criterion::MeanSquared => "root of the mean squared error",
+        Criterion::P95 => "95th percentile of the error",
     }
 }
 

@@ -10,7 +10,8 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::Result;
-use config::{AttachMode, Backend, Criterion, Ratio, SamplingSettings, Span, Unwind};
+use config::{AttachMode, Backend, Ratio, SamplingSettings, Span, Unwind};
+use profiler_core::rate::Criterion;
 use regex_lite::Regex;
 
 use crate::cli::{self, Command, OutputFile, Top};
@@ -147,7 +148,7 @@ impl PlanJob {
 
     /// Whether the rate is judged by the upper end of an interval.
     pub(crate) fn is_upper_bound(&self) -> bool {
-        matches!(self.criterion, Criterion::UpperBound { .. })
+        matches!(self.criterion, Criterion::UpperCurve { .. })
     }
 }
 
@@ -386,7 +387,7 @@ fn plan(args: cli::PlanArgs) -> Result<PlanJob> {
         overhead,
         variance_ratio: args.variance_ratio,
         replicas: args.replicas,
-        criterion: args.criterion.unwrap_or(Criterion::UpperBound { z: args.z }),
+        criterion: args.criterion.unwrap_or(Criterion::UpperCurve { z: args.z }),
         budget: args.budget,
         clock_tick_ns: (args.backend == Backend::TimerSignal).then(signal_cost::tick_ns),
         file: args.output,

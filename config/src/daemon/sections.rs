@@ -4,11 +4,10 @@
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
-use crate::choices::criteria;
+use profiler_core::rate::Criterion;
+
 use crate::section::section;
-use crate::{
-    AttachMode, Backend, Bytes, Criterion, Hertz, Mode, Ratio, SamplingSettings, Span, Threads, Unwind,
-};
+use crate::{AttachMode, Backend, Bytes, Hertz, Mode, Ratio, SamplingSettings, Span, Threads, Unwind};
 
 section! {
     /// What profiling may cost.
@@ -30,7 +29,7 @@ section! {
         horizon: Span = Span::from_secs(60);
         /// Fixed rate in samples per CPU-second. This turns the controller off.
         rate: Option<Hertz> = None, such as "\"99Hz\"";
-        #[doc = concat!(" The error that the rate minimises: ", criteria!(), ".")]
+        /// The error that the rate minimises: mae, mse, p95 or z=SCORE.
         criterion: Criterion = SamplingSettings::default().criterion;
         /// Which threads a sample delays: independent (only the one it hits) or coupled (all running threads,
         /// because they wait for each other at barriers).

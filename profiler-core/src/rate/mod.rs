@@ -73,7 +73,7 @@ pub use fleet::{NotBelieved, Replicas, Usage};
 pub use host::HostBudget;
 pub use interrupts::interrupt_cost;
 pub use meter::{OverheadMeter, Spend};
-pub use model::{BoundBy, Criterion, Experiment, Law, ModelError, Plan};
+pub use model::{BoundBy, Criterion, Experiment, Law, ModelError, Plan, UnknownCriterion};
 pub use modes::CostMode;
 pub use prediction::{Prediction, predict};
 pub use prices::{FieldFigures, HandlerTime, handler_costs};

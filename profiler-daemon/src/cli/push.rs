@@ -2,8 +2,8 @@
 
 use std::path::PathBuf;
 
-use clap::{Args, ValueEnum};
-use config::Span;
+use clap::Args;
+use config::{ExportFormat, Span};
 
 use super::report::label;
 
@@ -17,9 +17,11 @@ pub(crate) struct PushArgs {
     /// added if it is missing.
     #[arg(long, value_name = "URL")]
     pub(crate) to: String,
-    /// Format of the requests. Default: according to the path of --to, or pyroscope if there is none.
-    #[arg(long, value_enum)]
-    pub(crate) format: Option<PushFormat>,
+    /// Format of the requests: pyroscope, otlp (OpenTelemetry's profiles over HTTP, protocol 1.10 or later) or
+    /// otlp-grpc (most collectors take it at port 4317). Default: according to the path of --to, or pyroscope if
+    /// there is none.
+    #[arg(long, value_name = "FORMAT")]
+    pub(crate) format: Option<ExportFormat>,
     /// Service name of the profiles. Default: each profile's target.
     #[arg(long, value_name = "NAME")]
     pub(crate) name: Option<String>,
@@ -39,15 +41,4 @@ pub(crate) struct PushArgs {
     /// Time limit for each file, from connecting to the end of the response.
     #[arg(long, value_name = "TIME", default_value = "30s")]
     pub(crate) timeout: Span,
-}
-
-/// What a backend takes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum PushFormat {
-    /// pprof, by Pyroscope's `/ingest`.
-    Pyroscope,
-    /// OpenTelemetry's profiles over HTTP, protocol 1.10 or later: `/v1development/profiles`.
-    Otlp,
-    /// The same by gRPC; most collectors take it at port 4317.
-    OtlpGrpc,
 }

@@ -6,7 +6,6 @@ use profiler_core::rate::model::Caps;
 use profiler_core::rate::{BoundBy, Criterion, Experiment, RateSettings};
 
 use super::{Anytime, Fleet, Moment, Plan, Point};
-use crate::run::criterion;
 use crate::settings::PlanJob;
 
 /// Points of a curve.
@@ -35,7 +34,7 @@ pub(super) fn plan(job: &PlanJob) -> Result<Plan> {
 /// The same under these caps.
 pub(super) fn plan_under(job: &PlanJob, caps: Caps) -> Result<Plan> {
     let (run_s, overhead_s) = (job.horizon.seconds(), job.overhead.seconds());
-    let criterion = criterion(job.criterion);
+    let criterion = job.criterion;
     // The law depends on the criterion by r alone, and r is z/2 for the upper curve.
     let z = 2.0 * criterion.r();
     // Samples of another variance are worth as much as independent ones judged by an interval wider by its root.

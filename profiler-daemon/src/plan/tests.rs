@@ -1,4 +1,4 @@
-use config::Criterion;
+use profiler_core::rate::Criterion;
 use proptest::prelude::*;
 
 use super::*;
@@ -27,11 +27,6 @@ fn near(value: f64, expected: f64, tolerance: f64) {
 }
 
 #[test]
-fn the_settings_have_the_criteria_of_the_law() {
-    assert_eq!(Criterion::ALL.map(crate::run::criterion), profiler_core::rate::Criterion::ALL);
-}
-
-#[test]
 fn the_plan_of_the_published_example() {
     let plan = law::plan(&published()).unwrap();
     near(plan.best.samples, 17_685.8, 0.05);
@@ -48,7 +43,7 @@ fn the_chart_of_the_published_example() {
 
 #[test]
 fn the_curve_is_lowest_at_the_best_number_of_samples() {
-    for criterion in Criterion::ALL.into_iter().chain([Criterion::UpperBound { z: 0.1 }]) {
+    for criterion in Criterion::ALL.into_iter().chain([Criterion::UpperCurve { z: 0.1 }]) {
         let plan = law::plan(&job("60s", "0.15", "12.6us", criterion)).unwrap();
         let lowest = plan.curve.iter().min_by(|a, b| a.error_s.total_cmp(&b.error_s)).unwrap();
         near(lowest.samples / plan.best.samples, 1.0, 0.03);

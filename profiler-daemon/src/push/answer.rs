@@ -10,7 +10,7 @@ use ureq::http::{HeaderName, HeaderValue, Response};
 
 use super::receiver::Receiver;
 use super::trouble::PushError;
-use crate::cli::PushFormat;
+use config::ExportFormat;
 
 /// Characters of what it says that are shown.
 const SHOWN: usize = 200;
@@ -94,7 +94,7 @@ impl Answer {
         let status = self.status;
         let said = self.said();
         match status {
-            200..=299 if receiver.format == PushFormat::Otlp => self.check_otlp(host),
+            200..=299 if receiver.format == ExportFormat::Otlp => self.check_otlp(host),
             200..=299 => Ok(()),
             300..=399 => {
                 let to = self
@@ -224,7 +224,7 @@ pub(super) fn size(bytes: usize) -> String {
 mod tests {
     use super::*;
 
-    fn receiver(format: PushFormat) -> Receiver {
+    fn receiver(format: ExportFormat) -> Receiver {
         Receiver::new("http://backend:4040", Some(format)).unwrap()
     }
 
@@ -241,13 +241,13 @@ mod tests {
         }
     }
 
-    fn error(format: PushFormat, answer: &Answer) -> String {
+    fn error(format: ExportFormat, answer: &Answer) -> String {
         answer.check(&receiver(format), 18_000).unwrap_err().to_string()
     }
 
     #[test]
     fn an_error_says_what_the_backend_said_and_no_secret() {
-        let said = |body: &[u8]| error(PushFormat::Pyroscope, &answer(400, "text/plain", body));
+        let said = |body: &[u8]| error(ExportFormat::Pyroscope, &answer(400, "text/plain", body));
         assert!(
             said(b"no\nlabels\x1b[1m").contains("refuses it (400): no labels"),
             "{}",
@@ -259,14 +259,14 @@ mod tests {
         let long = said(&[b'x'; 1000]);
         assert!(long.contains(&"x".repeat(SHOWN)) && !long.contains(&"x".repeat(SHOWN + 1)), "{long}");
         let status = Status { message: "no dictionary".to_owned() }.encode_to_vec();
-        let said = error(PushFormat::Otlp, &answer(400, "application/x-protobuf", &status));
+        let said = error(ExportFormat::Otlp, &answer(400, "application/x-protobuf", &status));
         assert!(said.contains("(400): no dictionary"), "{said}");
     }
 
     #[test]
     fn otlp_acknowledges_by_its_message_alone() {
         use opentelemetry_proto::tonic::collector::profiles::v1development::ExportProfilesPartialSuccess;
-        let check = |kind: &str, body: &[u8]| answer(200, kind, body).check(&receiver(PushFormat::Otlp), 1);
+        let check = |kind: &str, body: &[u8]| answer(200, kind, body).check(&receiver(ExportFormat::Otlp), 1);
         let partial = |rejected_profiles| {
             let partial =
                 ExportProfilesPartialSuccess { rejected_profiles, error_message: "too old".to_owned() };
@@ -289,7 +289,7 @@ mod tests {
     #[test]
     fn a_profile_that_is_too_long_is_told_from_one_that_is_wrong() {
         let check = |status: u16, body: &str| {
-            answer(status, "text/plain", body.as_bytes()).check(&receiver(PushFormat::Pyroscope), 9_000_000)
+            answer(status, "text/plain", body.as_bytes()).check(&receiver(ExportFormat::Pyroscope), 9_000_000)
         };
         for (status, body) in [
             (413, "no"),

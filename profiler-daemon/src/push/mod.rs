@@ -33,11 +33,11 @@ pub(crate) use self::parts::PartsLeft;
 pub(crate) use self::receiver::{Receiver, is_this_machine};
 pub(crate) use self::source::PushSource;
 pub(crate) use self::trouble::PushError;
-use crate::cli::PushFormat;
 use crate::failure::{Failure, exit_code};
 use crate::plot::grouped;
 use crate::settings::PushJob;
 use crate::terminal::Terminal;
+use config::ExportFormat;
 
 /// A backend that takes profiles, and how it is reached.
 pub(crate) struct PushClient {
@@ -58,8 +58,10 @@ impl PushClient {
     /// If the system or the certificates do not permit it.
     pub(crate) fn new(receiver: &Receiver, access: &PushAccess) -> Result<Self> {
         let transport = match receiver.format {
-            PushFormat::Pyroscope | PushFormat::Otlp => Transport::Http(HttpClient::new(receiver, access)),
-            PushFormat::OtlpGrpc => Transport::Grpc(Box::new(GrpcClient::new(receiver, access)?)),
+            ExportFormat::Pyroscope | ExportFormat::Otlp => {
+                Transport::Http(HttpClient::new(receiver, access))
+            }
+            ExportFormat::OtlpGrpc => Transport::Grpc(Box::new(GrpcClient::new(receiver, access)?)),
         };
         Ok(Self { receiver: receiver.clone(), transport })
     }
@@ -80,7 +82,7 @@ impl PushClient {
             let sent = if left.is_whole(&stacks) {
                 self.request(source, identity, is_named)
             } else {
-                let with_file = self.receiver.format == PushFormat::Pyroscope;
+                let with_file = self.receiver.format == ExportFormat::Pyroscope;
                 let part = source.part(stacks, with_file).map_err(not_compressed)?;
                 self.request(&part, identity, is_named)
             };
@@ -107,8 +109,8 @@ impl PushClient {
             Transport::Http(client) => client,
         };
         let post = match self.receiver.format {
-            PushFormat::Pyroscope => pyroscope::post(source, identity),
-            PushFormat::Otlp | PushFormat::OtlpGrpc => {
+            ExportFormat::Pyroscope => pyroscope::post(source, identity),
+            ExportFormat::Otlp | ExportFormat::OtlpGrpc => {
                 otlp::post(&source.profile, identity, is_named).map_err(not_compressed)?
             }
         };

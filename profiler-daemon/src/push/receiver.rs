@@ -5,8 +5,8 @@ use std::net::IpAddr;
 use anyhow::Result;
 use ureq::http::Uri;
 
-use crate::cli::PushFormat;
 use crate::failure::usage;
+use config::ExportFormat;
 
 /// Where OTLP profiles are posted to. The version is that of protocol 1.10, which numbers fields anew.
 const OTLP_PATH: &str = "/v1development/profiles";
@@ -16,7 +16,7 @@ const PYROSCOPE_PATH: &str = "/ingest";
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Receiver {
     /// What it takes.
-    pub(crate) format: PushFormat,
+    pub(crate) format: ExportFormat,
     /// The address that is posted to, without a query.
     pub(crate) url: String,
     /// Host and port, for a person.
@@ -31,7 +31,7 @@ impl Receiver {
     /// # Errors
     ///
     /// A usage error if it is no address of one. The address is not shown: it may hold a password.
-    pub(crate) fn new(url: &str, format: Option<PushFormat>) -> Result<Self> {
+    pub(crate) fn new(url: &str, format: Option<ExportFormat>) -> Result<Self> {
         const GIVE: &str = "give one such as http://localhost:4040";
         let uri: Uri = url.parse().map_err(|_| usage(format!("--to is no address; {GIVE}")))?;
         let authority = uri.authority().filter(|authority| !authority.host().is_empty());
@@ -46,19 +46,19 @@ impl Receiver {
         }
         let path = uri.path().trim_end_matches('/');
         let format = format.unwrap_or(if path.ends_with(OTLP_PATH) {
-            PushFormat::Otlp
+            ExportFormat::Otlp
         } else {
-            PushFormat::Pyroscope
+            ExportFormat::Pyroscope
         });
         let end = match format {
-            PushFormat::Otlp => OTLP_PATH,
-            PushFormat::OtlpGrpc if path.is_empty() => "",
-            PushFormat::OtlpGrpc => {
+            ExportFormat::Otlp => OTLP_PATH,
+            ExportFormat::OtlpGrpc if path.is_empty() => "",
+            ExportFormat::OtlpGrpc => {
                 return Err(usage(
                     "--to holds a path, and gRPC has none; give one such as http://localhost:4317",
                 ));
             }
-            PushFormat::Pyroscope => PYROSCOPE_PATH,
+            ExportFormat::Pyroscope => PYROSCOPE_PATH,
         };
         let base = path.strip_suffix(end).unwrap_or(path);
         let is_plain = uri.scheme_str() == Some("http");
@@ -81,13 +81,13 @@ pub(crate) fn is_this_machine(host: &str) -> bool {
 mod tests {
     use super::*;
 
-    fn url(to: &str, format: Option<PushFormat>) -> String {
+    fn url(to: &str, format: Option<ExportFormat>) -> String {
         Receiver::new(to, format).unwrap().url
     }
 
     #[test]
     fn the_path_says_the_format_and_is_added_where_it_is_missing() {
-        let (otlp, pyroscope) = (Some(PushFormat::Otlp), Some(PushFormat::Pyroscope));
+        let (otlp, pyroscope) = (Some(ExportFormat::Otlp), Some(ExportFormat::Pyroscope));
         for (to, format, expected) in [
             ("http://p:4040", None, "http://p:4040/ingest"),
             ("http://p:4040/", pyroscope, "http://p:4040/ingest"),
@@ -95,13 +95,16 @@ mod tests {
             ("https://p/tenant/", None, "https://p/tenant/ingest"),
             ("http://c:4318", otlp, "http://c:4318/v1development/profiles"),
             ("http://c:4318/v1development/profiles", None, "http://c:4318/v1development/profiles"),
-            ("http://c:4317/", Some(PushFormat::OtlpGrpc), "http://c:4317"),
+            ("http://c:4317/", Some(ExportFormat::OtlpGrpc), "http://c:4317"),
             ("https://c/otlp", otlp, "https://c/otlp/v1development/profiles"),
             ("http://[::1]:4318/v1development/profiles/", None, "http://[::1]:4318/v1development/profiles"),
         ] {
             assert_eq!(url(to, format), expected);
         }
-        assert_eq!(Receiver::new("http://c/v1development/profiles", None).unwrap().format, PushFormat::Otlp);
+        assert_eq!(
+            Receiver::new("http://c/v1development/profiles", None).unwrap().format,
+            ExportFormat::Otlp
+        );
     }
 
     #[test]
@@ -123,6 +126,6 @@ mod tests {
         {
             Receiver::new(to, None).unwrap_err();
         }
-        Receiver::new("http://c:4317/v1development/profiles", Some(PushFormat::OtlpGrpc)).unwrap_err();
+        Receiver::new("http://c:4317/v1development/profiles", Some(ExportFormat::OtlpGrpc)).unwrap_err();
     }
 }

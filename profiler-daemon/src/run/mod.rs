@@ -23,7 +23,7 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use config::{SamplingSettings, Unwind};
 use profiler_core::attach::{AttachChoice, AttachMode, Foreseen};
-use profiler_core::rate::{Activity, Criterion, Dither, Prediction, RateController, RateSettings, predict};
+use profiler_core::rate::{Activity, Dither, Prediction, RateController, RateSettings, predict};
 use profiler_core::unwind::method::{Method, MethodChoice};
 
 use self::cost_prediction::CostPrediction;
@@ -477,21 +477,11 @@ fn rate_settings(sampling: &SamplingSettings) -> RateSettings {
         budget_ratio: sampling.budget.get(),
         own_cpu_ratio: sampling.own_cpu.map(|ratio| ratio.get()),
         horizon_s: sampling.horizon.map(config::Span::seconds),
-        criterion: criterion(sampling.criterion),
+        criterion: sampling.criterion,
         are_threads_coupled: sampling.threads == config::Threads::Coupled,
         fixed_rate_hz: sampling.rate.map(|rate| rate.get()),
         expected_stack_bytes: if copies { EXPECTED_COPY_BYTES } else { 0.0 },
         ..RateSettings::default()
-    }
-}
-
-/// What a criterion of the settings is to the core.
-pub(crate) fn criterion(criterion: config::Criterion) -> Criterion {
-    match criterion {
-        config::Criterion::MeanAbsolute => Criterion::MeanAbsolute,
-        config::Criterion::MeanSquared => Criterion::MeanSquared,
-        config::Criterion::Percentile95 => Criterion::P95,
-        config::Criterion::UpperBound { z } => Criterion::UpperCurve { z },
     }
 }
 

@@ -1,6 +1,8 @@
 //! What a profile is optimised for, and how bias and deviation make up its error.
 
 use std::f64::consts::FRAC_1_SQRT_2;
+use std::fmt;
+use std::str::FromStr;
 
 use serde::Deserialize;
 use statrs::distribution::{Continuous, ContinuousCDF, Normal};
@@ -22,7 +24,45 @@ pub enum Criterion {
     P95,
 }
 
+/// The word is no criterion's.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("expected {} such as z=1.96 (above 0, at most 10), not `{found}`", Criterion::WORDS)]
+pub struct UnknownCriterion {
+    /// The word.
+    found: String,
+}
+
+impl FromStr for Criterion {
+    type Err = UnknownCriterion;
+
+    fn from_str(text: &str) -> Result<Self, UnknownCriterion> {
+        let score = || text.strip_prefix("z=")?.parse().ok().filter(|z| *z > 0.0 && *z <= 10.0);
+        match text {
+            "mae" => Ok(Self::MeanAbsolute),
+            "mse" => Ok(Self::MeanSquared),
+            "p95" => Ok(Self::P95),
+            _ => match score() {
+                Some(z) => Ok(Self::UpperCurve { z }),
+                None => Err(UnknownCriterion { found: text.to_owned() }),
+            },
+        }
+    }
+}
+
+impl fmt::Display for Criterion {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::MeanAbsolute => f.write_str("mae"),
+            Self::MeanSquared => f.write_str("mse"),
+            Self::P95 => f.write_str("p95"),
+            Self::UpperCurve { z } => write!(f, "z={z}"),
+        }
+    }
+}
+
 impl Criterion {
+    /// The words for them on a command line and in a settings file.
+    pub const WORDS: &str = "mae, mse, p95 or z=SCORE";
     /// Every criterion, the upper curve at 95%.
     pub const ALL: [Self; 4] =
         [Self::UpperCurve { z: 1.96 }, Self::MeanSquared, Self::MeanAbsolute, Self::P95];

@@ -21,7 +21,7 @@ mod experiment;
 mod law;
 
 pub use caps::{BoundBy, Caps};
-pub use criterion::Criterion;
+pub use criterion::{Criterion, UnknownCriterion};
 pub use error::ModelError;
 pub(super) use error::positive;
 pub use experiment::{Experiment, Plan, TimeInterval};

@@ -345,3 +345,15 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn a_criterion_is_written_as_it_is_read() {
+    for criterion in Criterion::ALL {
+        let text = criterion.to_string();
+        assert_eq!(text.parse::<Criterion>(), Ok(criterion));
+        assert!(Criterion::WORDS.contains(text.trim_end_matches("1.96")), "{text}");
+    }
+    for text in ["z=0", "z=-1", "z=nan", "z=inf", "z=11", "z=", "rms", ""] {
+        assert!(text.parse::<Criterion>().is_err(), "{text}");
+    }
+}

@@ -1,13 +1,12 @@
 //! Checks an export of the settings, and prepares it. No text shows a header or a token.
 
 use anyhow::{Error, Result, anyhow};
-use config::{DaemonSettings, ExportFormat, ExportSettings};
+use config::{DaemonSettings, ExportSettings};
 use profile_files::store::Stamp;
 use profiler_core::profile::SymbolizedProfile;
 use ureq::http::header::{AUTHORIZATION, COOKIE, PROXY_AUTHORIZATION};
 use ureq::http::{HeaderName, HeaderValue};
 
-use crate::cli::PushFormat;
 use crate::failure::Failure;
 use crate::push::{PushAccess, PushClient, PushIdentity, PushNaming, Receiver};
 use crate::settings::{certificates, header, token};
@@ -39,12 +38,7 @@ impl Plan {
     ///
     /// What cannot be meant, and what to do.
     pub(super) fn new(settings: &ExportSettings) -> Result<Self> {
-        let format = settings.format.map(|format| match format {
-            ExportFormat::Pyroscope => PushFormat::Pyroscope,
-            ExportFormat::Otlp => PushFormat::Otlp,
-            ExportFormat::OtlpGrpc => PushFormat::OtlpGrpc,
-        });
-        let receiver = Receiver::new(&settings.to, format)?;
+        let receiver = Receiver::new(&settings.to, settings.format)?;
         let mut headers = Vec::new();
         for (name, value) in &settings.headers {
             headers.push(header(name, value).map_err(|_| {

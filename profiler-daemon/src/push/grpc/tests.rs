@@ -22,7 +22,7 @@ use ureq::http::{HeaderName, HeaderValue};
 use super::super::tests::{certificate, large};
 use super::super::{PartsLeft, PushClient, PushNaming, PushSource};
 use super::*;
-use crate::cli::PushFormat;
+use config::ExportFormat;
 
 /// What it answers.
 type Answer = Result<ExportProfilesServiceResponse, Status>;
@@ -84,7 +84,7 @@ fn taken() -> Answer {
 }
 
 fn client(url: &str, token: Option<&str>, authority: Option<&Path>, timeout: Duration) -> PushClient {
-    let receiver = Receiver::new(url, Some(PushFormat::OtlpGrpc)).unwrap();
+    let receiver = Receiver::new(url, Some(ExportFormat::OtlpGrpc)).unwrap();
     let header = |token| (HeaderName::from_static("authorization"), HeaderValue::from_str(token).unwrap());
     let authorities = authority.map(|folder| {
         vec![Certificate::from_pem(&std::fs::read(folder.join("certificate.pem")).unwrap()).unwrap()]
