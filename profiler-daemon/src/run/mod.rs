@@ -485,7 +485,7 @@ fn rate_settings(sampling: &SamplingSettings) -> RateSettings {
     }
 }
 
-/// Converts a criterion of the settings.
+/// What a criterion of the settings is to the core.
 pub(crate) fn criterion(criterion: config::Criterion) -> Criterion {
     match criterion {
         config::Criterion::MeanAbsolute => Criterion::MeanAbsolute,
