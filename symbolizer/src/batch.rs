@@ -31,8 +31,8 @@ impl<'s> Object<'s> {
         self.symbolize_with(&namer_in_order(&self.sources), svmas)
     }
 
-    /// The same for an object that is asked again and again: of the units that were read, so many stay in memory as the
-    /// next addresses may want.
+    /// [`Object::symbolize_all`] for an object that is queried repeatedly: some of the units that were read stay in
+    /// memory for the next addresses.
     pub fn symbolize_more(&mut self, svmas: &[u64]) -> Vec<Symbolized> {
         if !std::mem::replace(&mut self.is_asked_again, true) {
             self.namer = namer_in_order(&self.sources);

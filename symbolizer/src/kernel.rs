@@ -184,7 +184,8 @@ impl KernelSymbols {
         symbols
     }
 
-    /// Adds what comes next by its address. Of what is no function, the start counts where it ends one.
+    /// Adds the symbol with the next higher address. A symbol that is no function is kept only where it ends the
+    /// function before it.
     fn push(&mut self, function: Function) {
         let follows_function = self.functions.last().is_some_and(|last| last.name_len != 0);
         if function.name_len != 0 || follows_function {
@@ -192,7 +193,7 @@ impl KernelSymbols {
         }
     }
 
-    /// Keeps the texts of a line.
+    /// Stores the names of a line.
     fn enter(&mut self, line: &Line<'_>) -> Function {
         if !line.is_function() {
             return Function { address: line.address, name: 0, name_len: 0, module: 0 };
@@ -221,7 +222,7 @@ impl<'a> Line<'a> {
         Some(Self { address, kind, name, module })
     }
 
-    /// Whether this one rather than `other` tells of addresses above both.
+    /// Whether this line, not `other`, names the addresses above both.
     fn is_nearer(&self, other: &Line<'_>) -> bool {
         let ((at, this), (other_at, that)) = (split(self.preference()), split(other.preference()));
         at > other_at || at == other_at && this < that

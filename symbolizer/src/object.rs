@@ -81,7 +81,7 @@ pub struct Object<'s> {
     pub(crate) namer: Namer<'s>,
     /// The most that readers have held at a time.
     pub(crate) read_bytes: AtomicU64,
-    /// Whether what `namer` has read is for addresses in order that are asked for together.
+    /// Whether `symbolize_more` was called: `namer` then reads addresses in order, and keeps units for the next call.
     pub(crate) is_asked_again: bool,
 }
 

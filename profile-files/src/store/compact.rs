@@ -114,7 +114,7 @@ impl<D: Disk> Store<D> {
         }
     }
 
-    /// What files add up to. Nothing if one of them is not there any more: it went, or it is damaged and was set aside.
+    /// The sum of the files; `None` if one of them is gone, or is damaged and was set aside.
     fn sum(
         &mut self,
         group: &Group,
@@ -158,9 +158,10 @@ impl<D: Disk> Store<D> {
         }
     }
 
-    /// Writes what files became, then removes them; in between, readers ignore the files.
+    /// Writes the merged file, then removes its sources; in between, readers ignore the sources.
     ///
-    /// For that moment, both take room. It is made by the oldest files, unless these are among those to be merged.
+    /// Until the sources are removed, both take room. The oldest files are evicted for it; if a source is among them,
+    /// the merge fails with [`Unmerged::NoRoom`] and evicts nothing.
     fn replace(&mut self, stamp: Stamp, sealed: &Sealed, sources: &[PathBuf]) -> Result<(), Unmerged> {
         let size = listing::room(sealed.bytes.len() as u64);
         let over = self.size().1.saturating_add(size).saturating_sub(self.settings.bytes);
@@ -198,7 +199,7 @@ fn unsynced() -> Unmerged {
     failed("the disk does not confirm the merged file; check it")
 }
 
-/// Whether a reader gets all that was merged: files have bounds, and the sources are about to go.
+/// Whether a reader gets everything that was merged: files have size limits, and the sources are about to be removed.
 fn reads_back(sealed: &Sealed, profile: &SymbolizedProfile) -> bool {
     let sums = |profile: &SymbolizedProfile| {
         let stacks = profile.stacks.iter();

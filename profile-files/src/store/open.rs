@@ -16,7 +16,7 @@ use super::place::{self, Held};
 use super::waiting::Waits;
 use super::{Counters, Notes, Settings, Store, StoreError, seal};
 
-/// Files that are none and are remembered, of those that come while a store is open.
+/// Most non-files (folders, links) that are remembered, of those that appear while the store is open.
 const MOST_LEFT_ALONE: usize = 1000;
 
 impl<D: Disk> Store<D> {
@@ -59,12 +59,12 @@ impl<D: Disk> Store<D> {
         Ok(())
     }
 
-    /// Makes sure that the folder and its lock are those that are held. Where somebody has removed or replaced them, the folder
-    /// is made anew and locked, and what is in it is what there is from now on.
+    /// Makes sure that the folder and its lock are still the held ones. If they were removed or replaced, the folder is
+    /// created again and locked, and its present content is loaded.
     ///
     /// # Errors
     ///
-    /// If that cannot be done: there are no files then, and nothing is written until it can.
+    /// If that fails: the store is then empty, and nothing is written until it succeeds.
     pub(super) fn stay(&mut self, now_ns: u64) -> Result<(), StoreError> {
         if self.held.as_ref().is_some_and(|held| held.is_at(&self.folder)) {
             return Ok(());
@@ -89,7 +89,8 @@ impl<D: Disk> Store<D> {
         Ok(())
     }
 
-    /// Looks at what others did in the folder: files that they removed are forgotten, and what is no file is counted.
+    /// Checks what others did in the folder: files that they removed are forgotten, and entries that are not files are
+    /// counted.
     pub(super) fn look_beside(&mut self, now_ns: u64) {
         let Ok(days) = listing::days(&self.folder) else { return }; // that says nothing of what is in it
         let mut present = BTreeSet::new();
@@ -149,9 +150,9 @@ impl<D: Disk> Store<D> {
         }
     }
 
-    /// The first file that seems to hold others' time and is not known to be whole: these are removed only once what they were
-    /// merged into is. One that is damaged is set aside. Nothing else is read, so that a start takes no longer where there is
-    /// much.
+    /// The first file that covers other files' time and fails its check; a damaged one is set aside. The covered files
+    /// are removed only once their merged file is known to be whole. No other file is read, so that a large store opens
+    /// as fast as a small one.
     fn unproved(
         &mut self,
         entries: &[Entry],
@@ -176,7 +177,7 @@ impl<D: Disk> Store<D> {
         None
     }
 
-    /// Looks at files that readers took for damaged, and sets aside those that are.
+    /// Checks files that readers reported as damaged, and sets aside those that are.
     pub fn check(&mut self, paths: &[PathBuf]) {
         for path in paths {
             let Ok(bytes) = place::read(&self.folder.join(path)) else { continue }; // gone, or for another time
@@ -190,7 +191,7 @@ impl<D: Disk> Store<D> {
     }
 }
 
-/// The damaged files that were set aside before.
+/// The damaged files that were set aside earlier.
 fn damaged_files(folder: &Path) -> BTreeMap<PathBuf, u64> {
     let folder = folder.join(DAMAGED);
     if !place::is_folder(&folder).unwrap_or(false) {

@@ -14,8 +14,8 @@ const SECOND_NS: f64 = 1e9;
 const TEN_SECONDS_NS: f64 = 10e9;
 /// Readings closer than this are merged, which bounds the history.
 const MERGE_NS: f64 = 50e6;
-/// Share of one CPU that a target is taken to use at least when the cost charged to it is set against its CPU
-/// time: in a window with less, whether one sample fell into it decides the ratio, and nothing else.
+/// Floor for the target's CPU time when the cost charged to it is compared with it (share of one CPU). In a window with
+/// less, the ratio would only depend on whether one sample fell into it.
 pub(super) const TARGET_FLOOR_CPUS: f64 = 0.01;
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -23,18 +23,18 @@ struct AccountStep {
     wall_ns: f64,
     cpu_ns: f64,
     target_ns: f64,
-    /// For how long other threads of the target waited meanwhile.
+    /// How long other threads of the target waited meanwhile.
     waiting_ns: f64,
     others_ns: f64,
-    /// Of `others_ns`: what the budget of the profiler's own CPU time counts.
+    /// The part of `others_ns` that the budget of the profiler's own CPU time counts.
     own_ns: f64,
-    /// Of `others_ns`: what the budget counts later.
+    /// The part of `others_ns` that the budget counts later.
     put_off_ns: f64,
-    /// By how much the costs above may be too low; no part of the ratio.
+    /// By how much the costs above may be too low; not part of the ratio.
     doubt_ns: f64,
-    /// CPU time that the budget is a share of, step by step.
+    /// CPU time that the budget is a ratio of, with its floor (ns).
     counted_ns: f64,
-    /// What the budget of the time was of it.
+    /// `counted_ns` times the budget ratio then in force.
     granted_ns: f64,
 }
 
@@ -67,16 +67,16 @@ impl AccountStep {
             + self.others_ns / self.cpu_ns_or(OWN_COST_FLOOR_CPUS)
     }
 
-    /// CPU time that a cost is set against (ns).
+    /// CPU time that a cost is compared with (ns): the target's, or the floor.
     fn cpu_ns_or(&self, floor_cpus: f64) -> f64 {
         self.cpu_ns.max(floor_cpus * self.wall_ns).max(1.0)
     }
 
-    /// What a budget leaves to be spent elsewhere than in the target, the costs at their upper end (ns).
+    /// What a budget leaves to be spent outside of the target (ns), with the costs at their upper end.
     fn left_ns(&self, budget_ratio: f64) -> f64 {
         let others_cpu_ns = self.cpu_ns_or(OWN_COST_FLOOR_CPUS);
         let target_ns = self.target_ns * others_cpu_ns / self.cpu_ns_or(TARGET_FLOOR_CPUS);
-        // What an earlier budget allowed was rightly spent.
+        // What was spent within an earlier budget does not count against the present one.
         let earlier_ns = self.granted_ns - budget_ratio * self.counted_ns;
         let others_ns = self.others_ns - self.put_off_ns;
         budget_ratio * others_cpu_ns + earlier_ns - target_ns - others_ns - self.doubt_ns
@@ -148,7 +148,8 @@ impl Account {
         self.worst_own_10s = worse(self.worst_own_10s, ten_seconds.map(|w| w.own_cpu_ratio()));
     }
 
-    /// The account so far; the next one begins. It judges the seconds that end from now on, which may have begun before.
+    /// Returns the account so far, and begins the next one. That judges the windows that end from now on, even if they
+    /// began before.
     pub fn take(&mut self) -> Account {
         let history = self.history.clone();
         let next = Account { history, budget_ratio: self.budget_ratio, ..Account::default() };

@@ -41,7 +41,7 @@ impl From<Cost> for Figure {
     }
 }
 
-/// What was counted of a target over some time in which nothing was sampled. `Default`: nothing was.
+/// Counts of a target's activity over some time without sampling. `Default`: no activity.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Activity {
     /// How long (ns of wall time).
@@ -52,18 +52,18 @@ pub struct Activity {
     pub foreign_cpu_ns: u64,
     /// Context switches of the target.
     pub switches: u64,
-    /// Context switches of its threads per second since they began: one that has stormed may storm again.
+    /// Context switches of its threads per second since they began: a target with a storm of switches may have another.
     pub past_switches_per_s: f64,
-    /// What would have been records: mappings and names.
+    /// Events that would have caused records: mappings and names.
     pub side_records: u64,
     /// Tasks that it created.
     pub forks: u64,
-    /// Tasks that somebody on this machine created unseen, where the target was seen to create some: from none to all of
-    /// them are its own.
+    /// Tasks that were created on this machine unseen, if the target was seen to create some: any number of them may be
+    /// its own.
     pub unseen_forks: u64,
     /// Tasks of it that ended.
     pub ends: u64,
-    /// Frames in a stack, where they are known.
+    /// Frames in a stack, if known.
     pub frames: Option<Figure>,
     /// Bytes of stack in use, where they are known.
     pub stack_bytes: Option<Figure>,
@@ -80,7 +80,7 @@ impl Activity {
         self.switches as f64 * 1e9 / self.wall_ns.max(1) as f64
     }
 
-    /// CPUs that the target kept busy; one where nothing was seen.
+    /// CPUs that the target kept busy; one if it was not observed.
     pub fn utilisation_cpus(&self) -> f64 {
         let busy = || self.target_cpu_ns as f64 / self.wall_ns as f64;
         if self.was_seen() { busy() } else { ASSUMED_CPUS }
@@ -93,7 +93,8 @@ impl Activity {
         Figure::new(count as f64, (count as f64 + 1.0).sqrt()).scaled(per)
     }
 
-    /// Tasks that it created per CPU-second: those seen, and any share of the unseen, each as likely as the others.
+    /// Tasks that it created per CPU-second: the seen ones, and a share of the unseen ones that is uniform between none
+    /// and all.
     pub(super) fn forks_per_cpu_s(&self) -> Figure {
         let (seen, unseen) = (self.per_cpu_s(self.forks), self.per_cpu_s(self.unseen_forks).mean);
         Figure::new(seen.mean + 0.5 * unseen, seen.se.hypot(unseen / 12f64.sqrt()))

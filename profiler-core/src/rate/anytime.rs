@@ -1,4 +1,4 @@
-//! The anytime law: a rate for a run of which nobody knows how long it will last.
+//! The anytime law: a rate for a run of unknown length.
 //!
 //! The best constant rate for a profile of W CPU-seconds is λ*(W) = c·W^(−1/3), with c = (r·S/o)^(2/3) (Stoker, eq. 4.16).
 //! Without W, sample at a rate that falls with the CPU time t since the start, λ(t) = k·t^(−1/3), and let each sample stand
@@ -31,11 +31,12 @@ use std::ops::Range;
 
 /// 3^(−1/3): k over c.
 const K: f64 = 0.693_361_274_350_634_6;
-/// The first step is taken to last so long (CPU-seconds), and later ones as long as what has passed, up to a usual step.
+/// Assumed length of the first step (CPU-seconds). A later one is assumed to be as long as the time so far, up to a
+/// usual step.
 const FIRST_STEP_S: f64 = 0.025;
 /// A usual step, for each busy CPU (CPU-seconds).
 const STEP_S: f64 = 0.1;
-/// What is owed changes the rate by this factor at most, and what was taken too much by its inverse.
+/// Largest factor by which missing samples raise the rate; its inverse for surplus samples.
 const MOST_OWED: f64 = 2.0;
 
 /// How long a step lasts at most that begins `elapsed_ns` after the run did: at first the rate falls quickly.
@@ -100,7 +101,7 @@ impl Schedule {
         (law_hz + owed_hz).clamp(law_hz / MOST_OWED, law_hz * MOST_OWED)
     }
 
-    /// What the law asks for in the next CPU-second (samples).
+    /// Samples that the law asks for in the next CPU-second.
     pub(super) fn next_second(&self, rate_for_one_s_hz: f64) -> f64 {
         samples(rate_for_one_s_hz, self.cpu_s + 1.0) - samples(rate_for_one_s_hz, self.cpu_s)
     }

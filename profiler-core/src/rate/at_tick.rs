@@ -16,7 +16,7 @@ const LATEST: f64 = 0.05;
 pub struct AtTick {
     /// The tick's period (ns).
     pub period_ns: u64,
-    /// Where in its period a tick comes (ns of the monotonic clock, modulo the period).
+    /// Position of the ticks in the period (ns of the monotonic clock, modulo the period).
     pub place_ns: u64,
     /// What the signal costs outside of its handler (ns for each ns from the tick to the handler).
     pub share: f64,
@@ -34,7 +34,7 @@ impl AtTick {
         (late_ns as f64 <= LATEST * period_ns as f64).then_some(self.share * late_ns as f64)
     }
 
-    /// Whether a machine can be so.
+    /// Whether these figures are possible for a machine.
     pub(super) fn is_plausible(&self) -> bool {
         (0.0..=1.0).contains(&self.share) && (0.0..=1.0).contains(&self.share_se)
     }

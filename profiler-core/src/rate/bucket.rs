@@ -11,11 +11,11 @@ pub(super) const TRICKLE: f64 = 0.1;
 
 /// Holds the overhead that may be spent, in CPU nanoseconds.
 ///
-/// The target's CPU time fills it, `budget_ratio` for each nanosecond, or that of a tenth of a CPU where the target
-/// uses less, as [`Account`](super::Account) counts; what sampling cost empties it. It answers with a cap on the
-/// rate of the next step instead of a pause: half full and more leaves the budget open, below it the cap falls with the
-/// level, and a debt leaves a tenth. So over any window the spend is at most budget + depth + what one step
-/// overshot before it was seen.
+/// It is filled by the target's CPU time: `budget_ratio` for each nanosecond, or for a tenth of a CPU if the target
+/// uses less, as [`Account`](super::Account) counts. The cost of sampling empties it. Its answer is a cap on the rate
+/// of the next step, not a pause: from half full up the cap is open, below that it falls with the level, and in debt a
+/// tenth of the budget is left. So over any window at most the budget, the depth, and what one step overshot before it
+/// was seen are spent.
 ///
 /// Its depth follows the current load (but for `least_depth_ns`), so that credit from a busy minute isn't spent on a
 /// target that fell idle. When the load changes, a positive level stays the same share of the depth; a debt stays the
@@ -46,12 +46,12 @@ impl TokenBucket {
         }
     }
 
-    /// The same where a target that uses less than `floor_cpus` is taken to use that much.
+    /// This bucket for a target that is assumed to use at least `floor_cpus`.
     pub(super) fn with_floor(self, floor_cpus: f64) -> Self {
         TokenBucket { floor_cpus, ..self }
     }
 
-    /// Holds at least `least_depth_ns` when full. The first time it comes full; later changes keep it as full as it was.
+    /// Sets the least depth. The first call fills the bucket; later ones keep the relative level.
     pub(super) fn deepen(&mut self, least_depth_ns: f64) {
         let (before_ns, is_first) = (self.depth_ns(), self.least_depth_ns == 0.0);
         self.least_depth_ns = least_depth_ns;
@@ -62,18 +62,18 @@ impl TokenBucket {
         }
     }
 
-    /// What a bucket that is deeper than its budget makes it holds above half of its depth (ns).
+    /// Level above half of the depth, if the bucket is deeper than its budget requires (ns).
     pub(super) fn spare_ns(&self) -> f64 {
         let is_deep = self.least_depth_ns > self.usual_depth_ns;
         if is_deep { (self.level_ns - 0.5 * self.least_depth_ns).max(0.0) } else { 0.0 }
     }
 
-    /// Stays as full as it was when it was `before_ns` deep.
+    /// Keeps the relative level after the depth changed from `before_ns`.
     fn rescale(&mut self, before_ns: f64) {
         self.level_ns *= if self.level_ns > 0.0 { self.depth_ns() / before_ns } else { 1.0 };
     }
 
-    /// Goes on with another budget: it stays as full as it was, and a debt what it was.
+    /// Sets the budget. The relative level stays; a debt stays as it is.
     pub fn set_budget(&mut self, budget_ratio: f64) {
         let before_ns = self.depth_ns();
         self.usual_depth_ns *= budget_ratio / self.budget_ratio;
@@ -103,13 +103,13 @@ impl TokenBucket {
         self.level_ns
     }
 
-    /// What it holds for a target that keeps `busy_cpus` busy, half its depth at least (ns).
+    /// The level for a target that keeps `busy_cpus` busy, assuming at least half of the depth (ns).
     pub fn holds_ns(&self, busy_cpus: f64) -> f64 {
         let depth_ns = self.usual_depth_at(busy_cpus).max(self.least_depth_ns);
         self.level_ns.clamp(0.5 * depth_ns, depth_ns)
     }
 
-    /// What it can hold (ns).
+    /// The largest level (ns).
     pub fn depth_ns(&self) -> f64 {
         self.usual_depth_ns.max(self.least_depth_ns)
     }

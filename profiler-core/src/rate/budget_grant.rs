@@ -26,14 +26,14 @@ impl RateController {
         }
     }
 
-    /// What everything that sampling costs may take: what was granted, or, until then, as much as the slowdown may be (ratio of
-    /// the target's CPU time).
+    /// What everything that sampling costs may take (ratio of the target's CPU time): the last grant, or, before the
+    /// first, the budget of the slowdown.
     pub fn granted_ratio(&self) -> f64 {
         self.granted.unwrap_or(self.settings.budget_ratio)
     }
 
-    /// Goes on under other settings, from the next step on. What was learned of costs and shares stays, and what the host's
-    /// budget leaves, if that is less than the target's own.
+    /// Continues with other settings from the next step on. What was learned of costs and shares stays, and so does the
+    /// host's grant if it is below the target's own budget.
     pub fn adopt(&mut self, settings: RateSettings) {
         self.settings = settings.sane();
         self.slowdown.set_ratio(self.settings.budget_ratio);
@@ -47,8 +47,8 @@ impl RateController {
         self.grant(self.granted.unwrap_or(f64::NAN));
     }
 
-    /// The target is one of so many replicas from now on, whose profiles are read as one. Where the length of a profile is not known,
-    /// that changes nothing.
+    /// The target is one of `replicas` from now on, and their profiles are read as one. Has no effect unless the length
+    /// of a profile is known.
     pub fn join_fleet(&mut self, replicas: Replicas) {
         let [_, settled] = self.replicas;
         let has_moved = (replicas.get() / settled.get()).ln().abs() > 3.0 * SETTLED.ln(); // the rate goes with the cube root
@@ -59,7 +59,7 @@ impl RateController {
         }
     }
 
-    /// What the law reckons with.
+    /// The replicas that the law uses.
     pub(super) fn replicas(&self) -> Replicas {
         if self.settings.horizon_s.is_some() { self.replicas[0] } else { Replicas::ONE }
     }
@@ -69,8 +69,8 @@ impl RateController {
         self.settings.budget_ratio
     }
 
-    /// What the target, of this weight among others, would make of a share of the host's budget. At a fixed rate it takes
-    /// what it takes.
+    /// The target's demand for a share of the host's budget, with this weight among the targets. At a fixed rate, the
+    /// demand is what that rate takes.
     pub fn demand(&self, weight: f64) -> Demand {
         let (rate_target, cost) = (self.rate_target(1.0), self.meter.cost());
         let utilisation_cpus = self.meter.utilisation_cpus();

@@ -1,7 +1,7 @@
 //! When the kernel's handler is timed: in short bursts, close together at first, seldom later.
 
-/// The first burst begins so long after the start (ns): until then rate and copies find their level. The wait for each
-/// next one is twice the last, so that some seconds are enough to know the handler.
+/// Time of the first burst after the start (ns): before, rate and copies are still settling. Each wait for the next
+/// burst is twice the last one, so that the handler is known within some seconds.
 const FIRST_NS: u64 = 1_000_000_000;
 /// The longest wait from a burst to the next (ns).
 const EVERY_NS: u64 = 10_000_000_000;
@@ -30,7 +30,7 @@ impl BurstSchedule {
         self.due_ns = now_ns.saturating_add(self.wait_ns);
     }
 
-    /// Whether it is time for a burst. One that the budget has no room for stays due.
+    /// Whether a burst is due. It stays due while the budget has no room for it.
     pub fn is_due(&self, now_ns: u64) -> bool {
         self.due_ns != u64::MAX && now_ns >= self.due_ns
     }

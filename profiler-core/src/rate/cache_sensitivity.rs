@@ -14,12 +14,12 @@ use serde::{Deserialize, Serialize};
 
 use super::cost::Cost;
 
-/// By what share the rest of a sample is expected to grow for a share that its handler grows by, give or take.
+/// Expected growth of the rest of a sample, relative to the growth of its handler, with its standard deviation.
 const GROWTH: f64 = 0.55;
 const GROWTH_SE: f64 = 0.25;
-/// What a program's samples differ from the line by, as a share.
+/// Share by which programs' samples scatter around the line.
 const UNEXPLAINED: f64 = 0.04;
-/// Handlers that take less or more, relative to the warm one, were not met; there the rest is taken to stay.
+/// Range of handler times that were measured, relative to the warm handler; outside of it the rest is assumed constant.
 const MET: (f64, f64) = (0.5, 2.0);
 
 /// How the rest of a sample follows its handler.
@@ -27,13 +27,13 @@ const MET: (f64, f64) = (0.5, 2.0);
 pub struct CacheSensitivity {
     /// The handler in a program that leaves the caches to the kernel, for a sample without its stack.
     pub handler_ns: Cost,
-    /// The same for a frame walked.
+    /// The handler's time for each frame walked.
     pub frame_ns: Cost,
-    /// The same for a byte of stack copied.
+    /// The handler's time for each byte of stack copied.
     pub byte_ns: Cost,
-    /// The rest of such a sample.
+    /// The part of such a sample outside of the handler.
     pub outside_ns: Cost,
-    /// By what share the rest grows for a share that the handler grows by: 1 where both grow alike.
+    /// Relative growth of the rest over relative growth of the handler: 1 if both grow alike.
     pub growth: f64,
     /// Its standard error.
     pub growth_se: f64,
@@ -44,7 +44,7 @@ pub struct CacheSensitivity {
 pub struct Kind {
     /// What one costs.
     pub sample: Cost,
-    /// What its handler takes of it.
+    /// The part of it that the handler takes.
     pub handler: Cost,
     /// Frames walked in it.
     pub frames: f64,
@@ -58,8 +58,8 @@ impl Kind {
 }
 
 impl CacheSensitivity {
-    /// From samples of several kinds, and what their handler takes for a sample, a frame and a byte in the warmest. Nothing
-    /// is copied in any. `None` without a kind that costs something.
+    /// From samples of several kinds, and the handler's costs for a sample, a frame and a byte in the warmest kind. No
+    /// kind copies stacks. `None` without a kind that costs something.
     ///
     /// A line through the kinds, by least squares; its slope has a prior, so that one kind is enough.
     pub fn fit(kinds: &[Kind], [handler_ns, frame_ns, byte_ns]: [Cost; 3]) -> Option<CacheSensitivity> {
@@ -112,7 +112,7 @@ impl CacheSensitivity {
         Cost::new(outside_ns + handler.mean_ns, se_ns)
     }
 
-    /// Whether a machine can be so.
+    /// Whether these figures are possible for a machine.
     pub(super) fn is_plausible(&self) -> bool {
         let costs = [self.handler_ns, self.frame_ns, self.byte_ns, self.outside_ns];
         costs.iter().all(|cost| cost.is_valid())
@@ -145,7 +145,7 @@ impl CacheSensitivity {
     }
 }
 
-/// Samples of one kind: how much colder than the warmest, and the rest of them.
+/// Samples of one kind: by how much they are colder than the warmest, and their cost outside of the handler.
 struct Point {
     colder: f64,
     outside_ns: f64,

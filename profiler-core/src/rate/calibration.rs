@@ -3,7 +3,8 @@
 
 use super::cost::Cost;
 
-/// Residuals beyond so many standard deviations weigh less (Huber): a neighbour's burst is no cost of ours.
+/// Residuals beyond this many standard deviations get less weight (Huber): a disturbance by another process is not our
+/// cost.
 const HUBER: f64 = 1.345;
 /// The median of absolute deviations of a normal distribution, inverted.
 const MAD_TO_SD: f64 = 1.4826;
@@ -11,10 +12,10 @@ const MAD_TO_SD: f64 = 1.4826;
 const LARGEST: f64 = 1e18;
 /// Steps of the reweighting; it settles within ten.
 const STEPS: usize = 20;
-/// A pivot below this share of its column is none: the counts do not tell two costs apart.
+/// A pivot below this share of its column counts as zero: the counts cannot separate two costs.
 const SINGULAR: f64 = 1e-9;
 
-/// One comparison: what the same work took more of when it was sampled, and what happened to it.
+/// One comparison: the extra CPU time of the same work when it was sampled, and the counts of what happened to it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Trial<const K: usize> {
     /// CPU time sampled less CPU time unsampled (ns).
@@ -23,7 +24,7 @@ pub struct Trial<const K: usize> {
     pub counts: [f64; K],
 }
 
-/// Why the costs are not known.
+/// Why the costs could not be determined.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FitError {
     /// Fewer trials than the costs and their errors need.
@@ -42,9 +43,9 @@ pub enum FitError {
 ///
 /// # Errors
 ///
-/// If there are fewer than K + 2 trials with figures that can be, or the counts do not tell the costs apart.
+/// If there are fewer than K + 2 trials with plausible figures, or the counts cannot separate the costs.
 pub fn fit<const K: usize>(trials: &[Trial<K>]) -> Result<[Cost; K], FitError> {
-    let plausible = |x: f64| x.abs() <= LARGEST; // not so for what is no number
+    let plausible = |x: f64| x.abs() <= LARGEST; // false for NaN
     let valid = |t: &&Trial<K>| plausible(t.extra_ns) && t.counts.iter().all(|n| plausible(*n) && *n >= 0.0);
     let trials: Vec<Trial<K>> = trials.iter().filter(valid).copied().collect();
     if trials.len() < K + 2 {
@@ -70,7 +71,7 @@ fn residual<const K: usize>(trial: &Trial<K>, costs: &[f64; K]) -> f64 {
     trial.extra_ns - trial.counts.iter().zip(costs).map(|(count, cost)| count * cost).sum::<f64>()
 }
 
-/// Standard deviation of the residuals, from their median size; K of them are used up by the fit.
+/// Standard deviation of the residuals, from their median size; the fit has used up `fitted` of them.
 fn spread_of(residuals: &[f64], fitted: usize) -> f64 {
     let mut sizes: Vec<f64> = residuals.iter().map(|r| r.abs()).collect();
     sizes.sort_by(f64::total_cmp);

@@ -1,9 +1,9 @@
 //! Which clock counts, and what its samples stand for.
 //!
-//! Clocks are renewed while the old ones run, so that no task is ever without one. For that while two clocks sample
-//! the same time, and a child that is born then inherits both. Of the two exactly one counts: the own clock of a
-//! task from the moment it was started; for a task that has none, one of the set in force. There may be two of those as well: a
-//! thread that is born while clocks are renewed inherits a new one and is given one of its own, and its children inherit both.
+//! Clocks are renewed while the old ones run, so that no task is ever without one. Meanwhile two clocks sample the same
+//! time, and a child born then inherits both. Exactly one of them counts: a task's own clock from its start on; for a
+//! task without one, a clock of the set in force. That set may contain two for a task: a thread born while clocks are
+//! renewed inherits a new clock and gets one of its own, and its children inherit both.
 //!
 //! An inherited event cannot be retuned: the call reaches the parent's event only, and the kernel swaps the
 //! contexts of parent and child. Samples carry the stream id, which tells the two apart: an event of ours has a
@@ -13,11 +13,11 @@ use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::{Dither, PeriodTimeline};
 
-/// Records of retired clocks are still read this long after (ns).
+/// How long after its end a retired clock's records are still read (ns).
 const FORGET_AFTER_NS: u64 = 5_000_000_000;
 
-/// What a clock follows: a task, or everything (`None`), on one CPU. It keeps its periods' history when the event
-/// behind it is opened anew.
+/// What a clock follows: a task, or everything (`None`), on one CPU. The history of its periods stays when its event is
+/// reopened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Slot {
     /// Thread.
@@ -26,10 +26,10 @@ pub struct Slot {
     pub cpu: u32,
 }
 
-/// A sample, as far as its weight depends on it.
+/// The properties of a sample that determine its weight.
 #[derive(Clone, Copy, Debug)]
 pub struct Hit {
-    /// The event that we opened: of an inherited one, the one that it comes from (`PERF_SAMPLE_IDENTIFIER`).
+    /// The event that we opened; for an inherited event, the one it was inherited from (`PERF_SAMPLE_IDENTIFIER`).
     pub event: u64,
     /// The event itself (`PERF_SAMPLE_STREAM_ID`).
     pub stream: u64,
@@ -52,7 +52,7 @@ struct Clock {
     in_force_ns: u64,
     /// and until here.
     retired_ns: u64,
-    /// Of which set it is.
+    /// The number of its set.
     set: u64,
 }
 
@@ -74,7 +74,7 @@ pub struct ClockBook {
     /// Which of them counts for a task that has none of its own: the one that sampled it first.
     counting: FxHashMap<Slot, u64>,
     cpus: FxHashSet<u32>,
-    /// Sets that were put in force.
+    /// Number of sets that were put in force.
     sets: u64,
     twice_ns: u64,
 }
@@ -113,7 +113,7 @@ impl ClockBook {
         self.sets += 1;
     }
 
-    /// A thread has ended: whoever has its number from now on has no clock of its own.
+    /// A thread has ended: a later thread with its id has no clock of its own.
     pub fn ended(&mut self, tid: u32) {
         for &cpu in &self.cpus {
             let slot = Slot { tid: Some(tid), cpu };
@@ -160,8 +160,8 @@ impl ClockBook {
         self.clocks.get(&event).map(|clock| clock.set)
     }
 
-    /// An inherited clock keeps the period it was born with, and the kernel reports that one. When its task ends, half
-    /// a period has passed, on average, that is never sampled: the first sample stands for it.
+    /// Weight of a sample by an inherited clock, which keeps the period it was born with and reports it. When its task
+    /// ends, half a period on average was not sampled: the first sample stands for it.
     fn inherited_weight(&mut self, hit: &Hit) -> u64 {
         let is_first = self.inherited.insert(hit.stream, hit.event).is_none();
         let unsampled_ns = if is_first { hit.opened_period_ns / 2 } else { 0 };

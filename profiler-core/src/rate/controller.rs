@@ -27,7 +27,7 @@ const RETUNE_SAMPLES: u64 = 10;
 const RETUNE_CPU_NS: u64 = 1_000_000_000;
 /// Gain in logarithms. With o growing as λ^η the update has slope 1 − g(1+2η/3): stable up to η = 2.25.
 const GAIN: f64 = 0.8;
-/// A retune multiplies the rate by this at most, and by the other at least.
+/// Limits for the change of the rate in one retune, as factors.
 const MAX_STEP_UP: f64 = 2.0;
 const MAX_STEP_DOWN: f64 = 0.25;
 /// A settled rate is kept while it is within this factor of the optimum: the loss is flat, and a change is not free.
@@ -63,10 +63,10 @@ pub struct RateController {
     pub(super) granted: Option<f64>,
     /// The rate that the most expensive of several targets allows (samples per CPU-second).
     dearest_hz: f64,
-    /// What the target is one of, and what it was when the rate was settled.
+    /// The replicas of the target's service: present, and when the rate was settled.
     pub(super) replicas: [Replicas; 2],
     pub(super) meter: OverheadMeter,
-    /// Of what is granted.
+    /// The token bucket of the granted budget.
     pub(super) bucket: TokenBucket,
     set_up: SetUp,
     /// The budget of the target's slowdown.
@@ -79,7 +79,7 @@ pub struct RateController {
     noted_hz: f64,
     pub(super) shares: ShareMemory,
     pub(super) account: Account,
-    /// The same since it was taken last.
+    /// The account since it was last taken.
     part: Account,
     /// The rate decided on, before the bucket.
     rate_hz: f64,
@@ -168,7 +168,7 @@ impl RateController {
         if !self.started {
             self.begin(reading.at_ns.saturating_sub(FIRST_TICK_NS));
         }
-        let at_ns = reading.at_ns.max(self.last_ns.unwrap_or(0)); // a clock that went back stands still
+        let at_ns = reading.at_ns.max(self.last_ns.unwrap_or(0)); // a clock that went back counts as stopped
         let wall_ns = (at_ns - self.last_ns.unwrap_or(at_ns)).min(MAX_TICK_NS);
         self.last_ns = Some(at_ns);
 
@@ -365,7 +365,7 @@ impl RateController {
         (slowdown_hz, beside_hz)
     }
 
-    /// What the bucket of everything that sampling costs allows.
+    /// The cap by the bucket of everything that sampling costs.
     fn granted_cap_hz(&self) -> f64 {
         let (budget_ratio, current) = (self.granted_ratio(), &self.current);
         let fixed_ratio = current.fixed_ratio(&self.meter);
@@ -435,8 +435,7 @@ impl RateController {
         self.meter.observe_interrupts(times_ns);
     }
 
-    /// What interrupts cost now over what they did when the machine was calibrated; 1 where the two agree
-    /// within their errors.
+    /// The present cost of interrupts over that at the calibration; 1 if the two agree within their errors.
     pub fn interrupt_ratio(&self) -> f64 {
         self.meter.interrupt_ratio()
     }
@@ -466,7 +465,7 @@ impl RateController {
         self.settings.fixed_rate_hz.is_none() && self.fixed_overhead.is_heavy()
     }
 
-    /// What the kernel's handler takes in the field, once it was timed.
+    /// Figures of the kernel's handler in this target, once it was timed.
     pub fn handler(&self) -> Option<FieldFigures> {
         self.meter.handler()
     }

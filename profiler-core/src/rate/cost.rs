@@ -68,24 +68,23 @@ pub struct CostModel {
     pub per_switch_ns: Cost,
     /// A record that is no sample: a mapping, a name, and for whole CPUs a fork or an exit.
     pub per_side_record_ns: Cost,
-    /// A task created by one that has events, which it inherits: until its end, records included.
+    /// A task that inherits events from its creator, until its end, records included.
     pub per_fork_ns: Cost,
-    /// The part of `per_sample_ns` that passes in the kernel's handler, as the tracepoints around it time it;
-    /// `None` where they could not.
+    /// The part of `per_sample_ns` in the kernel's handler, as timed by tracepoints; `None` if they are not available.
     #[serde(default)]
     pub per_handler_ns: Option<Cost>,
-    /// How the rest of a sample follows the handler; `None` where that was not measured: then it stays as it is.
+    /// How the rest of a sample follows the handler; `None` if not measured: the rest is then constant.
     #[serde(default, rename = "coldness")]
     pub cache_sensitivity: Option<CacheSensitivity>,
-    /// What samples by timer signals cost outside of their handlers, where each can tell; `None` where they cannot, and for
-    /// others, whose model does not name it.
+    /// What samples by timer signals cost outside of their handlers, if it can be estimated for each; `None` if it
+    /// cannot, and for other samples.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub at_tick: Option<AtTick>,
     /// A record of a tracepoint.
     #[serde(default = "trace_record")]
     pub per_trace_record_ns: Cost,
-    /// What a sample held up a thread that does nothing but look at the time: what it does now is compared with that. `None` where that
-    /// was not measured.
+    /// The delay that a sample caused for a spinning thread at the calibration; the present delay is compared with it.
+    /// `None` if not measured.
     #[serde(default)]
     pub per_interrupt_ns: Option<Cost>,
 }

@@ -1,5 +1,5 @@
-//! What sampling costs just now, at the load of the last step. The meter remembers the last seconds instead: a rate that
-//! follows them is calm, and too high for a target that has just fallen idle.
+//! The present cost of sampling, at the load of the last step. The meter uses the memory of several seconds instead: a
+//! rate based on it is stable, but too high for a target that has just fallen idle.
 
 use super::Reading;
 use super::account::TARGET_FLOOR_CPUS;
@@ -9,11 +9,11 @@ use super::non_target::NonTargetLoad;
 use super::sample_cost::OWN_COST_FLOOR_CPUS;
 use super::share::AGES;
 
-/// Samples of a step from which its own mean cost is believed.
+/// Samples that a step needs for a mean cost of its own.
 const COST_SAMPLES: u64 = 5;
 
-/// The highest load is remembered for this long, and twice as long at most (ns): bursts count as if they went on, until it is
-/// known how often they come.
+/// The highest load is remembered for this long, at most for twice as long (ns): a burst counts as a steady load until
+/// it is known how often bursts come.
 const PEAK_NS: u64 = 10_000_000_000;
 
 /// The load of the last step.
@@ -26,7 +26,7 @@ pub(super) struct CurrentLoad {
     /// How long the span has lasted (ns).
     span_ns: u64,
     non_targets: NonTargetLoad,
-    /// Mean cost per sample, charged to the target, in the last step that had enough of them (ns).
+    /// Mean charge to the target per sample in the last step with enough samples (ns).
     recent_ns: f64,
 }
 
@@ -66,13 +66,13 @@ impl CurrentLoad {
         self.load.expected().unwrap_or(Expected { busy_cpus: peak_cpus, pace: [1.0; AGES] })
     }
 
-    /// Mean cost of a sample, charged to the target, in the last step that had enough of them (ns).
+    /// Mean charge to the target per sample in the last step with enough samples (ns).
     pub(super) fn recent_charge_ns(&self) -> f64 {
         self.recent_ns
     }
 
-    /// What the profiler and samples of other processes take of a second for each hertz, if the target keeps `busy_cpus`
-    /// busy (ns).
+    /// Cost per second for each hertz of the rate (ns): the profiler, and samples of other processes, if the target
+    /// keeps `busy_cpus` busy.
     pub(super) fn own_per_hz_ns(&self, meter: &OverheadMeter, busy_cpus: f64) -> f64 {
         self.non_targets.busy_cpus() * meter.non_target_sample_ns() + busy_cpus * meter.own_per_arrival_ns()
     }
@@ -83,7 +83,7 @@ impl CurrentLoad {
         self.counted_ns(meter, meter.cost().target.upper_ns())
     }
 
-    /// The same, if all samples cost as much as those of the last step, should that be more (ns).
+    /// [`Self::sample_ns`], if all samples cost as much as those of the last step and that is more (ns).
     pub(super) fn recent_sample_ns(&self, meter: &OverheadMeter) -> f64 {
         self.counted_ns(meter, meter.cost().target.upper_ns().max(self.recent_ns))
     }

@@ -14,11 +14,11 @@ pub enum Reason {
     Hold,
     /// The law, the budget or a cap asked for another rate.
     Retune,
-    /// A retune for which shares were remembered afresh, since the program changed its phase.
+    /// A retune after a change of phase in the program, which made the shares start anew.
     PhaseChange,
     /// The token bucket holds the rate below what was decided.
     Throttle,
-    /// The token bucket lets go again.
+    /// The token bucket no longer holds the rate down.
     Release,
     /// The user fixed the rate.
     Fixed,
@@ -89,9 +89,11 @@ pub struct Decision {
     pub foreign_us: f64,
     /// The cost per sample that the budget is kept with, everything included, two standard errors up (µs).
     pub total_hi_us: f64,
-    /// What an interrupt holds up a thread of the profiler's own at present (µs); absent before that was measured.
+    /// How long an interrupt delays a thread of the profiler's own at present (µs); absent before the first
+    /// measurement.
     pub interrupt_us: Option<f64>,
-    /// That over what it was when the machine was calibrated, which the cost of a sample follows; 1 where the two agree.
+    /// `interrupt_us` over its value at the calibration of the machine, which the cost of a sample follows; 1 where the
+    /// two agree.
     pub interrupt_ratio: f64,
     /// What is spent whatever the rate (ratio of the target's CPU time).
     pub fixed_ratio: f64,
@@ -108,11 +110,11 @@ pub struct Decision {
     pub horizon_cpu_s: f64,
     /// R: CPU time of all replicas of the target's service over its own; the law is that of R·W. 1 for one alone.
     pub replicas: f64,
-    /// λ*: what the law would take without budget and caps.
+    /// λ*: the law's rate without budgets and caps.
     pub unbounded_rate_hz: f64,
-    /// What the law, the budget and the caps ask for; the rate follows within its dead band.
+    /// The law's rate within the budgets and caps; the rate follows it within its dead band.
     pub optimum_rate_hz: f64,
-    /// What the budget of the slowdown allows.
+    /// Cap by the budget of the slowdown.
     pub budget_cap_hz: f64,
     /// What the budget of own CPU time allows, or what the host's budget leaves for everything.
     pub own_cap_hz: f64,

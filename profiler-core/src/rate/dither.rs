@@ -12,7 +12,7 @@ pub(super) const REDRAW_NS: f64 = 100e6;
 /// Samples that an event takes between two redraws, at least.
 pub(super) const REDRAW_SAMPLES: u32 = 20;
 
-/// Draws periods, the same ones for the same seed.
+/// Draws periods; the same seed gives the same periods.
 #[derive(Clone, Debug)]
 pub struct Dither {
     rng: fastrand::Rng,
@@ -41,7 +41,7 @@ impl Dither {
         (mean * restart * harmonic * factor).round().max(1.0) as u64
     }
 
-    /// How long an event with this period is left alone on average until it is redrawn (ns).
+    /// Mean time until an event with this period is redrawn (ns).
     pub fn redraw_ns(mean_period_ns: u64) -> u64 {
         mean_period_ns.saturating_mul(u64::from(REDRAW_SAMPLES)).max(REDRAW_NS as u64)
     }

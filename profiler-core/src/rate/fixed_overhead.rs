@@ -5,9 +5,9 @@
 
 use super::meter::Spend;
 
-/// Judged over so long (ns of wall time): what a start, or many new programs at once, take is over by then.
+/// Time over which it is judged (ns of wall time): a start, or many new programs at once, is over by then.
 const JUDGED_NS: f64 = 30e9;
-/// Shares of the budget: what takes more is heavy, until it takes less than the other.
+/// Shares of the budget: above the first the overhead is heavy, until it falls below the second.
 const HEAVY: f64 = 0.9;
 const LIGHT: f64 = 0.7;
 

@@ -29,11 +29,11 @@
 //!
 //! A small target of a large fleet then hardly lowers the rate of a large one that has no replica.
 
-/// R from which it is taken to be this: the rate is a hundredth of that of one alone.
+/// Upper limit for R: the rate is then a hundredth of that of a single instance.
 const MOST: f64 = 1e6;
 /// A replica that uses less than this (CPUs) is taken to use this: what it is a part of would follow its noise.
 const LEAST_CPUS: f64 = 0.01;
-/// Two measures of the same CPU time, taken at different moments, agree to this.
+/// Two measurements of the same CPU time, at different moments, agree within this factor.
 const AGREES: f64 = 0.9;
 
 /// R: the CPU time of a service over that of one replica of it; 1 to 1,000,000.
@@ -46,7 +46,7 @@ pub enum NotBelieved {
     /// It is negative, infinite or no number.
     #[error("it is no amount of CPU time")]
     NoAmount,
-    /// The replica here is one of the fleet's.
+    /// It is less than the replica here uses alone.
     #[error("it is {fleet_cpus:.2} CPUs, less than the {here_cpus:.2} that are used here alone")]
     LessThanHere {
         /// What the fleet is said to use.
@@ -56,12 +56,12 @@ pub enum NotBelieved {
     },
 }
 
-/// What a replica uses of the CPUs.
+/// CPUs that a replica uses.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Usage {
     /// CPU time over the time that the fleet's figure is of (s per s).
     pub counted_cpus: f64,
-    /// The same since the replica began, if that is less long ago: what it uses from now on.
+    /// Its CPU time since it began, if that was within that period (s per s): what it uses from now on.
     pub present_cpus: f64,
 }
 
@@ -75,7 +75,7 @@ impl Replicas {
     /// A fleet of one.
     pub const ONE: Self = Self(1.0);
 
-    /// So many; what is no such number is one.
+    /// `replicas`, clamped; 1 for a value that is not a number.
     pub fn new(replicas: f64) -> Self {
         if replicas.is_nan() { Self::ONE } else { Self(replicas.clamp(1.0, MOST)) }
     }
@@ -97,7 +97,7 @@ impl Replicas {
         Ok(Self::new(1.0 + others_cpus / present_cpus.max(LEAST_CPUS)))
     }
 
-    /// What targets that share one rate follow, from what each uses (CPUs) and its own replicas.
+    /// The replicas that targets with one common rate follow, from each target's use (CPUs) and replicas.
     pub fn common(targets: impl IntoIterator<Item = (f64, Self)>) -> Self {
         let used = targets.into_iter().filter(|(cpus, _)| cpus.is_finite() && *cpus > 0.0);
         let (all, left) =
@@ -110,7 +110,8 @@ impl Replicas {
         self.0
     }
 
-    /// R^(−1/3): the rate of each over that of one alone, and the error of their sum over that of one's profile.
+    /// R^(−1/3): the rate of each replica over that of a single instance, and likewise the error of their common
+    /// profile.
     pub fn rate_ratio(self) -> f64 {
         self.0.cbrt().recip()
     }

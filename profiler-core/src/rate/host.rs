@@ -1,4 +1,4 @@
-//! The budget of a host over time: what was spent of it, what may still be, and when it is shared anew.
+//! The budget of a host over time: what was spent, what may still be spent, and when it is shared again.
 //!
 //! The budget is kept over any ten seconds: what a target overspends in the step in which its load rises is
 //! taken back within the same ten seconds.
@@ -8,17 +8,17 @@ use super::share::{AGES, Demand, Shares, share};
 use super::spending::{MERGE_NS, Spending, SpendingSpan, TEN_SECONDS_NS};
 
 const SECOND_NS: f64 = 1e9;
-/// Between two sharings, if nothing is wrong (ns).
+/// Time between two sharings, unless a budget is exceeded (ns).
 const CALM_NS: u64 = 1_000_000_000;
-/// A budget stays where it is this near to what it would become: costs are known to some percent, and a change is not free.
+/// A budget is kept if the new one is within this factor: costs are only known to some percent, and changes cost.
 const DEAD_BAND: f64 = 1.1;
 /// Part of the budget that names may keep from samples: profiles would be named well and say little otherwise.
 const MOST_FOR_NAMES: f64 = 0.35;
-/// Granted budgets may exceed what is available by this factor before it is shared anew at once; controllers aim at
-/// nine tenths of theirs.
+/// If the granted budgets exceed what is available by this factor, it is shared again at once; controllers aim at nine
+/// tenths of their budgets.
 const SLACK: f64 = 1.05;
-/// A budget that is too small for so long is too small for what there is, and not for a burst or for set-up that is paid for over
-/// minutes (ns).
+/// If the budget is too small for this long, there are too many targets for it: a burst, or set-up that is charged over
+/// minutes, would be over (ns).
 const SHORT_NS: u64 = 300_000_000_000;
 
 /// The budget of a host, for all targets and for what is spent on none of them.
@@ -32,7 +32,7 @@ pub struct HostBudget {
     /// Spending other than on names, against the budget that remains after what is reserved for names.
     beside_names: Spending,
     set_up: SetUp,
-    /// What names took, as a matter of the minutes that follow.
+    /// Spending on names, which is charged over the following minutes.
     names: SetUp,
     /// What they are expected to take (CPUs).
     expected_names_cpus: f64,
@@ -44,7 +44,7 @@ pub struct HostBudget {
 }
 
 impl HostBudget {
-    /// A budget of so many CPUs: its share of the CPU time of all that are online.
+    /// A budget of `cpus`: the host's share of the CPU time of all online CPUs.
     pub fn new(cpus: f64) -> Self {
         Self {
             cpus,
@@ -66,9 +66,9 @@ impl HostBudget {
         self.shared_ns = None;
     }
 
-    /// Takes in what was spent since the last time, for targets and on its own (ns of CPU time), `once_ns` of it on set-up, which
-    /// is charged over the minutes that follow, and `names_ns` on names, which wait for what samples leave; `at_ns` is of a clock that
-    /// does not go back.
+    /// Books what was spent since the last call, on targets and otherwise (ns of CPU time). `once_ns` of it were
+    /// set-up, which is charged over the following minutes, and `names_ns` were for names, which wait for what samples
+    /// leave. `at_ns` is from a monotonic clock.
     pub fn book(&mut self, at_ns: u64, spent_ns: f64, once_ns: f64, names_ns: f64) {
         let wall_ns = at_ns.saturating_sub(*self.last_ns.get_or_insert(at_ns)) as f64;
         self.last_ns = self.last_ns.max(Some(at_ns));
@@ -82,7 +82,7 @@ impl HostBudget {
         }
     }
 
-    /// Names are expected to take so much (CPUs).
+    /// Sets what names are expected to take (CPUs).
     pub fn expect_names(&mut self, cpus: f64) {
         self.expected_names_cpus = cpus;
     }
@@ -93,12 +93,12 @@ impl HostBudget {
         self.names.due_cpus().max(self.expected_names_cpus).clamp(0.0, self.most_for_names_cpus())
     }
 
-    /// What names may take at most, unless a request waits for them (CPUs).
+    /// Most that names may take, unless a request waits for them (CPUs).
     pub fn most_for_names_cpus(&self) -> f64 {
         MOST_FOR_NAMES * self.cpus.max(0.0)
     }
 
-    /// What was spent in the last ten seconds, over what was to be spent; 1 is all of it.
+    /// Spending of the last ten seconds over the budget for them.
     pub fn last_10s_ratio(&self) -> f64 {
         let all = self.spending.held();
         if all.granted_ns > 0.0 { all.spent_ns / all.granted_ns } else { 0.0 }
@@ -160,9 +160,9 @@ impl HostBudget {
     /// What may be spent on targets that are as busy as expected over their busiest ten seconds, so that each window of ten
     /// seconds that has begun ends within the budget (CPUs).
     ///
-    /// A window ends so if what samples cost under the budgets in force, times some factor, is no more than it has left;
-    /// and of a target that bursts, the rest of the window holds no more than what it has not yet used. The least of these
-    /// factors is what all budgets together may grow or have to shrink by.
+    /// That holds for a window if the cost of samples under the present budgets, times some factor, is at most what the
+    /// window has left. For a target with bursts, the rest of the window contains at most the part of its load that it
+    /// has not used yet. All budgets together may grow, or have to shrink, by the smallest of these factors.
     fn left_cpus(&self, housekeeping_cpus: f64, demands: &[Demand], granted: &[f64]) -> f64 {
         let for_samples_cpus = self.cpus - self.kept_for_names_cpus();
         let fixed_cpus: f64 = demands.iter().map(|demand| demand.fixed_cpus).sum();
@@ -195,17 +195,17 @@ impl HostBudget {
     }
 }
 
-/// The old one, where the new one is as good as the same.
+/// `old`, if `new` is almost the same.
 fn steadied(new: f64, old: f64) -> f64 {
     if (new / DEAD_BAND..=new * DEAD_BAND).contains(&old) { old } else { new }
 }
 
-/// What targets would spend that use up these budgets, fixed costs at least (CPUs).
+/// What targets that use up these budgets would spend, at least their fixed costs (CPUs).
 fn would_spend(demands: &[Demand], budgets: &[f64]) -> f64 {
     demands.iter().zip(budgets).map(|both| both.0.fixed_cpus + samples_cpus(both)).sum()
 }
 
-/// The part of it that samples take.
+/// The part of it for samples.
 fn samples_cpus((demand, budget_ratio): (&Demand, &f64)) -> f64 {
     (budget_ratio - demand.fixed_cpus / demand.counted_cpus.max(1e-9)).max(0.0) * demand.busy_cpus
 }

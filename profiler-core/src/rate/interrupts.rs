@@ -1,4 +1,4 @@
-//! What an interrupt costs on this host now, beside what it cost when the machine was calibrated.
+//! The present cost of an interrupt on this host, compared with the cost at the calibration.
 //!
 //! A calibration is right for the host it was taken on. A host that becomes busy, or a virtual machine that
 //! moves to another one, has more expensive interrupts, and nothing in the target shows it: the kernel's
@@ -14,24 +14,26 @@ use std::collections::VecDeque;
 
 use super::cost::Cost;
 
-/// Measurements that count: a minute of them.
+/// Most measurements that count: those of a minute.
 const MOST: usize = 12;
-/// The latest of them; where their median is another than the others' mean, the host has changed and the others are forgotten.
+/// The latest measurements: if their median differs from the mean of the others, the host has changed, and the others
+/// are forgotten.
 const LATEST: usize = 3;
-/// Fewer times say nothing.
+/// Fewest times in a valid measurement.
 const FEWEST: usize = 4;
-/// Longest time that is believed (ns): an interrupt that took a second is none.
+/// Longest plausible time (ns).
 const LONGEST_NS: f64 = 1e9;
-/// A time longer than so many medians isn't an interrupt: another task ran.
+/// A time longer than this many medians is not an interrupt: another task ran.
 const MUCH: f64 = 20.0;
-/// Two measurements on an unchanged host differ by this share, beside their noise.
+/// Difference between measurements on an unchanged host, as a share, besides their noise.
 const SYSTEMATIC: f64 = 0.15;
 /// Standard errors within which two figures agree.
 const AGREE: f64 = 2.0;
-/// The same once they have differed.
+/// Standard errors within which two figures must come to agree again after they differed.
 const CLOSE: f64 = 1.0;
 
-/// What one measurement found: the mean of the times for which single interrupts held a thread up (ns). `None` of too few.
+/// The result of a measurement: the mean time for which single interrupts delayed a thread (ns). `None` if there are
+/// too few times.
 pub fn interrupt_cost(times_ns: &[f64]) -> Option<Cost> {
     let mut times: Vec<f64> = times_ns.iter().copied().filter(|ns| (1.0..=LONGEST_NS).contains(ns)).collect();
     times.sort_by(f64::total_cmp);
@@ -59,12 +61,12 @@ impl Change {
 /// Follows what interrupts cost on this host.
 #[derive(Clone, Debug)]
 pub(super) struct Interrupts {
-    /// `None` where no calibration measured it.
+    /// `None` if the calibration did not measure it.
     calibrated: Option<Cost>,
     recent: VecDeque<Cost>,
     /// Whether the two figures have differed, and not come close again since.
     differ: bool,
-    /// What came of the last measurement: it is asked for several times at each step.
+    /// The result for the present measurements: it is read several times at each step.
     change: Change,
 }
 
@@ -78,7 +80,7 @@ impl Interrupts {
         }
     }
 
-    /// Takes in a measurement. One that failed ends what is known.
+    /// Takes in a measurement. A failed one discards all earlier ones.
     pub(super) fn observe(&mut self, times_ns: &[f64]) {
         self.remember(times_ns);
         self.change = self.compare();
@@ -107,13 +109,13 @@ impl Interrupts {
         }
     }
 
-    /// What an interrupt costs now. `None` before it was measured.
+    /// The present cost of an interrupt. `None` before it was measured.
     pub(super) fn now(&self) -> Option<Cost> {
         usual(self.recent.iter())
     }
 
-    /// What to take the calibrated cost of an interrupt times. The latest measurement alone widens the error at once where it is above;
-    /// the factor follows when a second one says so.
+    /// The factor for the calibrated cost of an interrupt. A latest measurement above it only widens the error, at
+    /// once; the factor follows when a second measurement confirms it.
     pub(super) fn change(&self) -> Change {
         self.change
     }
@@ -136,7 +138,7 @@ impl Interrupts {
     }
 }
 
-/// A cost over another, and by how much the two may differ for nothing, as a share.
+/// One cost over another, and the relative error of that ratio.
 fn compared(cost: Cost, other: Cost) -> (f64, f64) {
     let parts = [cost.se_ns / cost.mean_ns, other.se_ns / other.mean_ns, SYSTEMATIC];
     (cost.mean_ns / other.mean_ns, parts.iter().map(|part| part * part).sum::<f64>().sqrt())

@@ -1,4 +1,4 @@
-//! One budget, kept: a token bucket for the moment, and ten seconds of spending behind it.
+//! One budget: a token bucket for the moment, and the spending of the last ten seconds.
 
 use super::bucket::{TRICKLE, TokenBucket};
 use super::spending::{Spending, SpendingSpan};
@@ -6,7 +6,7 @@ use super::spending::{Spending, SpendingSpan};
 /// While costs are as expected, up to this multiple of the budget is spent; the rest of the bucket is a reserve
 /// for a jump in cost.
 pub(super) const OPEN: f64 = 1.15;
-/// What a deep bucket holds above half its depth is spent over this time (ns): twice the longest step.
+/// Time over which the part of a deep bucket above half its depth is spent (ns): twice the longest step.
 const SPREAD_NS: f64 = 0.2e9;
 
 /// A bound on spending: `ratio` of a base, which is the target's CPU time for the slowdown and wall time for the
@@ -26,26 +26,26 @@ impl Limit {
         Limit { ratio, bucket, spending: Spending::default(), floor_cpus }
     }
 
-    /// Another budget from now on. What was spent before counts against the budget of its time.
+    /// Sets the ratio from now on. Earlier spending counts against the ratio of its time.
     pub(super) fn set_ratio(&mut self, ratio: f64) {
         self.ratio = ratio;
         self.bucket.set_budget(ratio);
     }
 
-    /// The bucket holds at least so much when full (ns of CPU time).
+    /// Sets the least depth of the bucket (ns of CPU time).
     pub(super) fn deepen(&mut self, least_depth_ns: f64) {
         self.bucket.deepen(least_depth_ns);
     }
 
-    /// Takes in `wall_ns` in which the base was `base_ns` and `spent_ns` were spent, at the upper end of what they may be.
+    /// Books `wall_ns` in which the base was `base_ns`, and `spent_ns` were spent, by the upper estimate.
     pub(super) fn book(&mut self, wall_ns: f64, base_ns: f64, spent_ns: f64) {
         let granted_ns = self.bucket.accrual_ns(wall_ns, base_ns);
         self.spending.book(SpendingSpan { wall_ns, spent_ns, granted_ns });
         self.bucket.settle(wall_ns, base_ns, spent_ns);
     }
 
-    /// What may be spent on purpose above the budget in the next step, where the bucket is deep and more than half full
-    /// (ratio of the base).
+    /// What the next step may spend above the budget, if the bucket is deep and more than half full (ratio of the
+    /// base).
     pub(super) fn spare_ratio(&self) -> f64 {
         self.bucket.spare_ns() / SPREAD_NS
     }
@@ -79,7 +79,7 @@ impl Limit {
         self.bucket.level_ns() - cost_ns >= 0.5 * self.bucket.depth_ns()
     }
 
-    /// What is granted in `wall_ns` to an idle target (ns).
+    /// What an idle target is granted in `wall_ns` (ns).
     pub(super) fn idle_grant_ns(&self, wall_ns: f64) -> f64 {
         self.bucket.accrual_ns(wall_ns, 0.0)
     }

@@ -28,7 +28,7 @@ struct LoadSpan {
 /// The load of the last ten seconds, and of those before.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Load {
-    /// Oldest first, of ten seconds.
+    /// The last ten seconds, oldest first.
     history: VecDeque<LoadSpan>,
     held: LoadSpan,
     /// The most CPU time of ten seconds that ended in each second, oldest first (ns).
@@ -37,17 +37,17 @@ pub(super) struct Load {
     second_ns: f64,
 }
 
-/// What is to be expected of a target.
+/// The expected load of a target.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Expected {
     /// CPUs that it keeps busy in the busiest ten seconds.
     pub(super) busy_cpus: f64,
-    /// The same in the rest of ten seconds of which 1, 2, … 9 are over, over `busy_cpus`.
+    /// Load in the rest of a ten-second window that is 1, 2, … 9 s old, over `busy_cpus`.
     pub(super) pace: [f64; AGES],
 }
 
 impl Load {
-    /// Takes in a step.
+    /// Takes in a step, of `wall_ns` in which the target used `cpu_ns`.
     pub(super) fn observe(&mut self, wall_ns: u64, cpu_ns: u64) {
         let step = LoadSpan { wall_ns: wall_ns as f64, cpu_ns: cpu_ns as f64 };
         match self.history.back_mut().filter(|last| last.wall_ns < MERGE_NS) {
@@ -71,7 +71,7 @@ impl Load {
     fn remember(&mut self, wall_ns: f64) {
         self.second_ns += wall_ns;
         if self.records.is_empty() || self.second_ns >= SECOND_NS {
-            // A step of many seconds is the one that all of them ended in.
+            // In a step of many seconds, all of these seconds end at once.
             let seconds = ((self.second_ns / SECOND_NS) as usize).clamp(1, REMEMBERED);
             self.second_ns %= SECOND_NS;
             self.records.extend(std::iter::repeat_n(0.0, seconds));
@@ -82,9 +82,10 @@ impl Load {
         }
     }
 
-    /// What is to be expected, if it goes on as it is usual; `None` where nothing is usual yet, or it does more than that.
+    /// The expected load, if the target continues as usual; `None` if nothing is usual yet, or if it does more than
+    /// that.
     ///
-    /// Of bursts that come again and again it is what all of ten seconds hold together.
+    /// With recurring bursts, it is the load of all bursts in ten seconds together.
     pub(super) fn expected(&self) -> Option<Expected> {
         let usual = self.records.len().checked_sub(TOO_FRESH).filter(|old| *old > 0)?;
         let usual_ns = self.records.iter().take(usual).copied().fold(0.0, f64::max);
@@ -95,7 +96,7 @@ impl Load {
         Some(Expected { busy_cpus: most_ns / TEN_SECONDS_NS, pace: self.pace(most_ns) })
     }
 
-    /// The rest of what ten seconds hold at most, as far as it fits in there.
+    /// The remaining part of the expected ten-second load `most_ns`, limited to what fits into the rest of the time.
     fn pace(&self, most_ns: f64) -> [f64; AGES] {
         let peak_cpus =
             self.history.iter().map(|span| span.cpu_ns / span.wall_ns.max(1.0)).fold(0.0, f64::max);

@@ -22,34 +22,35 @@ const LOAD_MEMORY_S: f64 = 10.0;
 /// Weight of the expected stack, in samples, before any arrived.
 const EXPECTED_SAMPLES: f64 = 5.0;
 
-/// What one reading's worth of sampling cost, by cause (ns of CPU time).
+/// Cost of sampling over one reading, by cause (ns of CPU time).
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Spend {
     /// Charged to the target by its samples, the lost ones too: the interrupt and the record.
     pub base_ns: f64,
-    /// The same: frames walked.
+    /// Charged to the target by its samples: frames walked.
     pub frames_ns: f64,
-    /// The same: stack copied.
+    /// Charged to the target by its samples: stack copied.
     pub stack_ns: f64,
     /// Charged to the target by its context switches.
     pub switches_ns: f64,
     /// Charged to the target by records that are no samples, those of the tracepoints included, and by the tasks it
     /// created.
     pub side_records_ns: f64,
-    /// For how long other threads of the target waited for those that were sampled, where threads are coupled: no CPU time, but a slowdown.
+    /// How long other threads of the target waited for the sampled ones, if threads are coupled: a slowdown without CPU
+    /// time.
     pub waiting_ns: f64,
     /// Charged to others: samples and records of non-target processes.
     pub foreign_ns: f64,
     /// The profiler's own CPU time, as measured.
     pub self_ns: f64,
-    /// The part of `self_ns` that passes with time, samples or none.
+    /// The part of `self_ns` that passes per second, with or without samples.
     pub self_fixed_ns: f64,
     /// The part of `self_ns` for what is done once: set-up, unwind tables, the maps of a new process.
     pub self_once_ns: f64,
-    /// The part of `self_ns` that a budget of everything counts later; negative where it counts earlier set-up now. No cost, but
-    /// a matter of when.
+    /// The part of `self_ns` that a budget of everything counts later; negative if it counts earlier set-up now. It
+    /// only shifts costs in time.
     pub put_off_ns: f64,
-    /// By how much what was charged to the target and to others may be too low (two standard errors of the model).
+    /// How much too low the charges to the target and to others may be (two standard errors of the model).
     pub doubt_ns: f64,
     /// Standard error of what was charged to the target.
     pub target_se_ns: f64,
@@ -63,17 +64,18 @@ impl Spend {
         self.samples_ns() + self.switches_ns + self.side_records_ns
     }
 
-    /// Everything, at the model's mean (ns).
+    /// Everything, by the mean of the model (ns).
     pub fn total_ns(&self) -> f64 {
         self.target_ns() + self.foreign_ns + self.self_ns
     }
 
-    /// What the budget of the profiler's own CPU time counts: all of it but set-up, and samples that hit other processes (ns).
+    /// What the budget of the profiler's own CPU time counts (ns): own time without set-up, and samples that hit other
+    /// processes.
     pub fn own_ns(&self) -> f64 {
         (self.self_ns - self.self_once_ns).max(0.0) + self.foreign_ns
     }
 
-    /// What no sample causes and no rate changes (ns).
+    /// What is spent without samples and at any rate (ns).
     pub fn fixed_ns(&self) -> f64 {
         self.switches_ns + self.side_records_ns + self.self_fixed_ns
     }
@@ -91,8 +93,8 @@ impl Spend {
         since
     }
 
-    /// What one of several targets has of it that has these parts of the samples, of their frames and of the bytes that were copied:
-    /// what no sample causes goes by samples.
+    /// The part of one of several targets, which has these shares of the samples, of their frames and of the copied
+    /// bytes. Costs without samples are divided by samples.
     #[must_use]
     pub fn part(&self, [samples, frames, bytes]: [f64; 3]) -> Spend {
         let all = self.times(samples);
@@ -137,7 +139,7 @@ impl Spend {
     }
 }
 
-/// Exponentially forgetting sums over samples.
+/// Sums over samples that forget exponentially.
 #[derive(Clone, Copy, Debug)]
 struct Stacks {
     samples: f64,
@@ -185,13 +187,13 @@ pub struct OverheadMeter {
     calm: Stacks,
     quick: Stacks,
     own: OwnCost,
-    /// Forgetting sums of target CPU time and wall time (ns), and of what switches, records that are no samples and
-    /// new tasks cost, at the model's upper end (ns).
+    /// Decaying sums of target CPU time and wall time (ns), and of the cost of switches, records that are not samples
+    /// and new tasks, by the upper estimate of the model (ns).
     cpu_ns: f64,
     wall_ns: f64,
     switches_ns: f64,
     side_records_ns: f64,
-    /// The same of records of non-target processes that are no samples (ns).
+    /// Decaying sum of the cost of other records of non-target processes (ns).
     foreign_records_ns: f64,
 }
 
@@ -201,7 +203,7 @@ impl OverheadMeter {
         OverheadMeter::expecting(model, 20.0, 0.0)
     }
 
-    /// The same, when it is known how deep stacks are or how many bytes will be copied.
+    /// [`Self::new`] with a known depth of stacks, or number of bytes to be copied.
     pub fn expecting(model: CostModel, frames: f64, bytes: f64) -> Self {
         let count = |x: f64| if x.is_finite() { EXPECTED_SAMPLES * x.clamp(0.0, 1e6) } else { 0.0 };
         let samples = EXPECTED_SAMPLES;
@@ -213,7 +215,7 @@ impl OverheadMeter {
             calm: prior,
             quick: prior,
             own: OwnCost::default(),
-            // One CPU for a second: what a target is assumed to use until it shows.
+            // One CPU for a second: the assumed use of a target that has not run yet.
             cpu_ns: 1e9,
             wall_ns: 1e9,
             switches_ns: 0.0,
@@ -222,7 +224,7 @@ impl OverheadMeter {
         }
     }
 
-    /// Takes in a reading over `wall_ns` nanoseconds; says what it cost.
+    /// Takes in a reading over `wall_ns`; returns its cost.
     pub fn observe(&mut self, reading: &Reading, wall_ns: u64) -> Spend {
         let wall_s = (wall_ns as f64 * 1e-9).min(60.0);
         let mut spend = self.spend(reading);
@@ -241,7 +243,7 @@ impl OverheadMeter {
         spend
     }
 
-    /// Takes in what the kernel's handler took for some of the target's samples; what is no time is left out.
+    /// Takes in handler times for some of the target's samples; invalid times are ignored.
     pub fn observe_handler(&mut self, times: &[HandlerTime]) {
         self.prices.observe(times);
     }
@@ -251,12 +253,12 @@ impl OverheadMeter {
         self.prices.observe_interrupts(times_ns);
     }
 
-    /// What an interrupt costs such a thread now; `None` before it was measured.
+    /// The present cost of an interrupt for such a thread; `None` before it was measured.
     pub fn interrupt(&self) -> Option<Cost> {
         self.prices.interrupt()
     }
 
-    /// That over what it was when the machine was calibrated: 1 where the two agree within their errors.
+    /// [`Self::interrupt`] over the cost at the calibration; 1 if the two agree within their errors.
     pub fn interrupt_ratio(&self) -> f64 {
         self.prices.interrupt_ratio()
     }
@@ -267,13 +269,13 @@ impl OverheadMeter {
         self.prices.parts_ns(usual.frames, usual.bytes)
     }
 
-    /// What the handler takes in the field; `None` before it was timed, or where no calibration timed it.
+    /// Figures of the handler in this target; `None` before it was timed, or if the calibration did not time it.
     pub fn handler(&self) -> Option<FieldFigures> {
         let usual = self.calm.per_sample();
         self.prices.field(usual.frames, usual.bytes)
     }
 
-    /// What a reading cost, without taking it in.
+    /// The cost of a reading, without taking it in.
     pub fn spend(&self, reading: &Reading) -> Spend {
         let seen = reading.samples as f64;
         let (frames, bytes) = if reading.samples > 0 {
@@ -340,8 +342,8 @@ impl OverheadMeter {
         let (now, before) = (self.quick.cost_ns(&self.prices), self.calm.cost_ns(&self.prices));
         let stepped = now > STEP * before || before > STEP * now;
         if stepped && self.quick.samples >= STEP_SAMPLES {
-            // What came before the step lingers in the quick memory, and in part in this reading: it weighs
-            // little.
+            // Samples from before the step remain in the quick memory, and in part in this reading, so it gets little
+            // weight.
             let latest = if reading.samples as f64 >= STEP_SAMPLES { new } else { self.quick };
             self.calm = latest.weighing(STEP_SAMPLES);
             self.quick = self.calm;
@@ -370,7 +372,7 @@ impl OverheadMeter {
         self.others_per_second_ns() * 1e-9
     }
 
-    /// The same, whatever the target uses (CPUs).
+    /// What is spent at any rate, independent of the target's CPU time (CPUs).
     pub(super) fn fixed_cpus(&self) -> f64 {
         self.others_per_second_ns() * 1e-9 + self.events_ns() / self.wall_ns.max(1.0)
     }
@@ -390,7 +392,7 @@ impl OverheadMeter {
         self.events_ns() / self.cpu_ns.max(1e6)
     }
 
-    /// What a sample that hits a non-target process costs, the model's part at its upper end and own time (ns).
+    /// What a sample of a non-target process costs (ns): the upper estimate of the model, and own time.
     pub(super) fn non_target_sample_ns(&self) -> f64 {
         self.prices.sample(0.0, self.calm.per_sample().bytes).upper_ns() + self.own_per_arrival_ns()
     }

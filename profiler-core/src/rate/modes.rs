@@ -4,27 +4,27 @@ use serde::{Deserialize, Serialize};
 
 use crate::stats::mixture::{self, Component, Mixture};
 
-/// Components that the times may have: two modes, and disturbances beside them.
+/// Components of the mixture: two modes, and disturbances.
 const COMPONENTS: usize = 4;
-/// A state that fewer of the samples meet is no mode but a disturbance.
+/// Least share of the samples for a mode; with less, it is a disturbance.
 const MODE_SHARE: f64 = 0.1;
 /// Between two clear modes the density falls below this part of the lower one.
 const VALLEY: f64 = 0.5;
 /// Costs that differ by a smaller share are not worth telling apart.
 const APART: f64 = 0.05;
-/// Places between two modes at which the density is looked at.
+/// Points between two modes at which the density is computed.
 const VALLEY_PLACES: u32 = 32;
 
 /// A cost that samples gather around, for instance with cold caches or with warm ones.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct CostMode {
-    /// o there (µs).
+    /// o in this mode (µs).
     pub overhead_us: f64,
     /// Share of the samples.
     pub share: f64,
 }
 
-/// The values that costs (ns) gather around, two at least, or none.
+/// The costs (ns) that samples cluster around: at least two, or none.
 pub(super) fn clear_modes(costs_ns: &[f64]) -> Vec<CostMode> {
     let Some(fit) = mixture::fit(costs_ns, COMPONENTS) else { return Vec::new() };
     let common = fit.mixture.components().iter().filter(|component| component.weight >= MODE_SHARE);

@@ -6,7 +6,7 @@ const MEMORY_S: f64 = 1.0;
 /// Samples beyond this multiple of the expected ones, and a few for chance, are a step: the past is forgotten.
 const STEP: f64 = 2.0;
 const STEP_SAMPLES: f64 = 5.0;
-/// Counted on top: what a rate is too low to show may be there all the same.
+/// Added to the samples: at a low rate, a load may be there without a sample.
 const UNSEEN_SAMPLES: f64 = 1.0;
 
 /// Forgetting sums of non-target samples and of those that one busy CPU would have brought.

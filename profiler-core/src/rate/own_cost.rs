@@ -8,8 +8,8 @@
 const MEMORY_S: f64 = 15.0;
 /// Own cost that moved by this factor is a step, and the past is forgotten.
 const STEP: f64 = 1.5;
-/// If it did so in this many readings in a row: in one, something may have been done that is not done each time. What that took is
-/// taken back by the budget's bucket, whatever it is put down to.
+/// Readings in a row that show a step: a single one may contain one-time work. Its cost is taken back by the budget's
+/// bucket in any case.
 const STEP_READINGS: u32 = 3;
 /// Samples in them from which a step is put down to samples.
 const STEP_SAMPLES: f64 = 5.0;
@@ -23,7 +23,7 @@ pub(super) struct Own {
     pub(super) per_second_ns: f64,
 }
 
-/// What is assumed before data, and by how much it may be off (standard deviations).
+/// What is assumed before any data, with standard deviations.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Prior {
     pub(super) per_sample_ns: f64,
@@ -45,8 +45,8 @@ impl Default for Prior {
 }
 
 impl Prior {
-    /// After a step that `x` samples in `t` seconds show, which cost `y` ns: what is spent per second stayed
-    /// what it was.
+    /// The prior after a step, from `x` samples in `t` seconds that cost `y` ns: the cost per second is assumed to be
+    /// unchanged.
     fn after_step(x: f64, t: f64, y: f64, per_second_ns: f64) -> Self {
         let per_sample_ns = ((y - per_second_ns * t) / x).max(0.0);
         Prior {
@@ -79,7 +79,7 @@ impl Sums {
         add(&mut self.ty, t * y);
     }
 
-    /// Least squares towards the priors: at a constant rate the data alone cannot tell the two apart.
+    /// Least squares with priors: at a constant rate, the data cannot separate the two costs.
     fn fit(&self, prior: &Prior) -> (f64, f64) {
         let ridge_x = (NOISE_NS / prior.per_sample_sd_ns).powi(2);
         let ridge_t = (NOISE_NS / prior.per_second_sd_ns).powi(2);
@@ -91,7 +91,7 @@ impl Sums {
         if !per_sample.is_finite() || !per_second.is_finite() {
             return (prior.per_sample_ns, prior.per_second_ns);
         }
-        // Neither can be negative: the other then explains it all.
+        // Neither can be negative: otherwise the other one explains everything.
         match (per_sample < 0.0, per_second < 0.0) {
             (true, _) => (0.0, (v / d).max(0.0)),
             (_, true) => ((u / a).max(0.0), 0.0),
@@ -112,7 +112,7 @@ struct Streak {
 }
 
 impl Streak {
-    /// Goes on with another reading, or begins anew with it, or ends.
+    /// Continues with another reading, restarts with it, or ends.
     fn observe(&mut self, samples: f64, wall_s: f64, own_ns: f64, expected_ns: f64) {
         let is_dearer = own_ns > STEP * expected_ns;
         if !is_dearer && expected_ns <= STEP * own_ns {
@@ -129,7 +129,7 @@ impl Streak {
         self.expected_ns += expected_ns;
     }
 
-    /// Whether it is more than noise, and more than something that was done once.
+    /// Whether the streak is more than noise, and more than one-time work.
     fn is_step(&self) -> bool {
         self.readings >= STEP_READINGS && (self.own_ns - self.expected_ns).abs() > 5.0 * NOISE_NS
     }
@@ -146,7 +146,7 @@ pub(super) struct OwnCost {
 impl OwnCost {
     /// Takes in `samples` that arrived in `wall_s` seconds and the own CPU time spent meanwhile (ns).
     pub(super) fn observe(&mut self, samples: f64, wall_s: f64, own_ns: f64) {
-        // Beyond these no host goes, and squares stay finite.
+        // No host exceeds these bounds, and they keep squares finite.
         let (x, y) = (samples.min(1e12), own_ns.min(1e15));
         let (per_sample_ns, per_second_ns) = self.sums.fit(&self.prior);
         self.streak.observe(x, wall_s, y, per_sample_ns * x + per_second_ns * wall_s);
@@ -156,7 +156,7 @@ impl OwnCost {
         }
     }
 
-    /// Starts again from the streak.
+    /// Restarts the fit from the streak.
     fn step(&mut self, per_second_ns: f64) {
         let Streak { samples, wall_s, own_ns, .. } = std::mem::take(&mut self.streak);
         self.prior = match samples >= STEP_SAMPLES {

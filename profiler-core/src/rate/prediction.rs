@@ -33,9 +33,9 @@ use crate::stats::characterise::Parameters;
 
 /// Standard deviation of S before any function was seen, as a share of it: the largest functions take 40%, or 5%.
 const SPREAD_DOUBT: f64 = 0.5;
-/// A cost in doubt is not put below this share of itself: no sample is free.
+/// An uncertain cost is assumed to be at least this share of its mean: no sample is free.
 const LEAST_COST: f64 = 0.1;
-/// Looks that the way to attach takes to settle, a second of sampling each: to each other and back, and once more.
+/// Looks until the attach mode is settled, a second of sampling each: one mode, the other and back, and once more.
 const SETTLING_LOOKS: u64 = 8;
 const SECOND_NS: u64 = 1_000_000_000;
 
@@ -48,7 +48,7 @@ pub struct Prediction {
     pub overhead_ns: Figure,
     /// What is spent whatever the rate (ratio of the target's CPU time): the sum of the next two.
     pub fixed_ratio: Figure,
-    /// Of that: context switches, records that are no samples, and new tasks.
+    /// The part of `fixed_ratio` for context switches, records that are not samples, and new tasks.
     pub events_ratio: Figure,
     /// Of that: what the profiler itself needs with time.
     pub own_ratio: Figure,
@@ -58,13 +58,13 @@ pub struct Prediction {
     pub unbounded_rate_hz: f64,
     /// What bounds the rate besides the law.
     pub caps: Caps,
-    /// What sets it.
+    /// What sets the rate.
     pub bound_by: BoundBy,
     /// Everything that is spent at that rate (ratio of the target's CPU time).
     pub overhead_ratio: Figure,
 }
 
-/// What sampling will cost where a target goes on as it was watched; `choice` is the way to attach to begin with.
+/// Predicts what sampling will cost if the target continues as it was `watched`; `choice` is the initial way to attach.
 ///
 /// The rate is the one that the controller keeps to once it is settled, before it knows the functions: their spread is
 /// its prior's, of a share of 15%. Settings and costs out of range are brought into it, as the controller does.
@@ -95,7 +95,7 @@ struct Basis<'a> {
 
 impl<'a> Basis<'a> {
     fn new(settings: RateSettings, costs: CostModel, watched: &'a Activity) -> Self {
-        // A depth that nobody saw may as well be none, or twice as much.
+        // A depth that was not observed may be 0, or twice the expected one.
         let depth = |seen: Option<Figure>, expected: f64, most: f64| {
             let sound = |f: &Figure| (0.0..=most).contains(&f.mean) && (0.0..=most).contains(&f.se);
             seen.filter(sound).unwrap_or(Figure::new(expected, expected))
@@ -126,15 +126,15 @@ impl<'a> Basis<'a> {
         Figure::new(cost.mean_ns, cost.se_ns.hypot(by_frames).hypot(by_bytes))
     }
 
-    /// What happens without a sample, per CPU-second, and what it costs (ns).
+    /// Events without a sample, per CPU-second, and their prices (ns).
     fn events(&self, mode: AttachMode) -> [(Figure, Figure); 3] {
         let watched = self.watched;
         let (records, tasks) = (watched.per_cpu_s(watched.side_records), watched.forks_per_cpu_s());
         let (switches, side_records, forks) = match mode {
             AttachMode::Task => (watched.per_cpu_s(watched.switches), records, tasks),
-            // Inherited by nobody: a new task is two records, its beginning and its end.
+            // Not inherited: a new task costs two records, its start and its end.
             AttachMode::Cpu => (Figure::default(), records.plus(tasks.scaled(2.0)), Figure::default()),
-            // At most: how many of the switches leave the group, nobody knows beforehand.
+            // An upper bound: how many switches leave the group is not known beforehand.
             AttachMode::Cgroup => {
                 let switches = watched.per_cpu_s(watched.switches).scaled(GROUP_SWITCH);
                 (switches, records.plus(tasks.scaled(2.0)), Figure::default())
@@ -216,8 +216,9 @@ impl<'a> Basis<'a> {
         }
     }
 
-    /// What the doubts about o, own time per sample, the fixed part and the spread make of the rate: σ² = Σ (∂λ/∂x)²·σ²ₓ,
-    /// with differences over a standard deviation either way in the place of the derivatives, since caps have corners.
+    /// Standard error of the rate from the doubts about o, own time per sample, the fixed part and the spread: σ² = Σ
+    /// (∂λ/∂x)²·σ²ₓ. The derivatives are replaced by differences over one standard deviation either way, since caps
+    /// have corners.
     fn rate_se_hz(&self, cost: &SampleCost, doubts: [f64; 4]) -> f64 {
         let moved = |cause: usize, by: f64| {
             let mut step = [0.0; 4];
@@ -253,7 +254,7 @@ impl<'a> Basis<'a> {
         .scaled(1e-9)
     }
 
-    /// What a second of sampling shows of the way to attach.
+    /// What one second of sampling would show of the attach mode.
     fn observed(&self, mode: AttachMode) -> Observed {
         let predicted = self.predict(mode);
         let (rate_hz, foreign) = (predicted.rate_hz.mean, self.sample(mode).foreign);
@@ -283,7 +284,7 @@ fn total(terms: &[(Figure, Figure)]) -> Figure {
         (Ok(by_price), Ok(by_count)) => {
             Figure::new(by_price.time, by_price.standard_deviation.hypot(by_count.standard_deviation))
         }
-        _ => Figure::new(f64::MAX, f64::MAX), // more than can be calculated with
+        _ => Figure::new(f64::MAX, f64::MAX), // too large to calculate with
     }
 }
 

@@ -19,10 +19,10 @@ use crate::stats::regression::{Prior, RegressionSettings, RobustRegression};
 /// By how much the field may differ from the calibration, as a multiple of its costs: what the priors leave open. Wide, so
 /// that a burst is enough to leave them.
 const FIELD_SPREAD: f64 = 2.0;
-/// Times that must lie off by so many standard deviations, and be most of a burst's, to show a step.
+/// Outliers that show a step: at least this many times, most of a burst, that are this many standard deviations off.
 const STEP_TIMES: u64 = 10;
 const STEP_DEVIATIONS: f64 = 3.0;
-/// Times that modes are looked for in.
+/// Most recent times that modes are searched in.
 const RECENT_TIMES: usize = 400;
 /// Fewest times that can show modes.
 const FEWEST_TIMES: usize = 50;
@@ -40,7 +40,7 @@ pub struct HandlerTime {
     pub stack_bytes: u64,
 }
 
-/// The handler in the field.
+/// Figures of the handler in this target.
 #[derive(Clone, Debug, PartialEq)]
 pub struct FieldFigures {
     /// What it takes for the usual sample.
@@ -59,7 +59,7 @@ pub(super) struct Prices {
     interrupts: Interrupts,
 }
 
-/// The handler's costs, followed.
+/// The estimate of the handler's costs.
 #[derive(Clone, Debug)]
 struct Field {
     /// The part of a sample that no handler sees, as calibrated.
@@ -75,7 +75,7 @@ struct Field {
 }
 
 impl Prices {
-    /// Those of a calibration.
+    /// Prices by a calibration.
     pub(super) fn new(calibrated: CostModel) -> Self {
         Prices {
             calibrated,
@@ -84,7 +84,7 @@ impl Prices {
         }
     }
 
-    /// Takes in what the handler took. Without a calibrated handler to compare with, the times tell nothing.
+    /// Takes in handler times. Without a calibrated handler to compare with, they are ignored.
     pub(super) fn observe(&mut self, times: &[HandlerTime]) {
         if let Some(field) = self.field.as_mut().filter(|_| !times.is_empty()) {
             field.observe(times);
@@ -96,12 +96,12 @@ impl Prices {
         self.interrupts.observe(times_ns);
     }
 
-    /// What an interrupt costs such a thread now; `None` before it was measured.
+    /// The present cost of an interrupt for such a thread; `None` before it was measured.
     pub(super) fn interrupt(&self) -> Option<Cost> {
         self.interrupts.now()
     }
 
-    /// That over what it was when the machine was calibrated; 1 where the two agree.
+    /// [`Self::interrupt`] over the cost at the calibration; 1 if the two agree.
     pub(super) fn interrupt_ratio(&self) -> f64 {
         self.interrupts.change().factor
     }
@@ -114,8 +114,8 @@ impl Prices {
         Cost::new(sample.mean_ns + more.mean_ns, sample.se_ns.hypot(more.se_ns))
     }
 
-    /// What the interrupt of such a sample costs more, or less, than when the machine was calibrated. Of a handler that is timed in the field
-    /// that is known, and what follows from it is not counted twice.
+    /// The change in the cost of such a sample's interrupt since the calibration. If the handler is timed in this
+    /// target, its own change is known already and does not count twice.
     fn since_calibration(&self, frames: f64, bytes: f64) -> Cost {
         let change = self.interrupts.change();
         let bare_ns = self.calibrated.per_sample_ns.mean_ns;
@@ -198,8 +198,8 @@ impl Field {
         self.parameters = self.regression.parameters();
     }
 
-    /// Whether most of a burst's times are outliers: then the handler is another than before, for instance since the
-    /// program's data no longer fit into the caches, and what was learnt would only hold the estimate back.
+    /// Whether most times of a burst are outliers. Then the handler has changed, for instance because the program's
+    /// data no longer fit into the caches, and what was learnt would only delay the estimate.
     fn shows_step(&self, times: &[&HandlerTime]) -> bool {
         let bound_ns = STEP_DEVIATIONS * self.regression.noise();
         let is_off = |time: &&&HandlerTime| {
@@ -210,8 +210,9 @@ impl Field {
         off >= STEP_TIMES && self.samples_since_step >= STEP_TIMES && 2 * off > times.len() as u64
     }
 
-    /// The priors are wider than the calibration's errors, so that they are left quickly. Where nothing was seen, for
-    /// stacks of another kind, these errors hold, with that of what was seen.
+    /// The handler's cost for this stack. The priors are wider than the errors of the calibration, so that they are
+    /// outweighed quickly. For kinds of stacks that were not seen, the calibration's errors are used, with those of
+    /// what was seen.
     fn handler(&self, frames: f64, bytes: f64) -> Option<Cost> {
         let predicted = self.parameters.predict(&[1.0, frames, bytes]).ok()?;
         let seen_ns = self.regression.noise() / (self.samples_since_step.max(1) as f64).sqrt();
@@ -237,7 +238,7 @@ impl Field {
         Some((handler, sample))
     }
 
-    /// What samples of the usual stack, of which one costs `usual_ns`, cost: each time is taken to that stack.
+    /// The cost modes of samples, with each time scaled to the usual stack, for which a sample costs `usual_ns`.
     fn modes(&self, usual_ns: f64) -> Vec<CostMode> {
         let beyond_expected = |time: &HandlerTime| {
             let expected = self.handler(time.frames as f64, time.stack_bytes as f64)?;
@@ -248,10 +249,11 @@ impl Field {
     }
 }
 
-/// What the handler takes for a sample without its stack, for a frame and for a byte, from times alone; `None` of too few.
+/// What the handler takes for a sample without its stack, per frame and per byte, estimated only from these times;
+/// `None` if there are too few.
 ///
-/// For calibrations: told as it is in the field, since what samples cost is not distributed symmetrically, and another
-/// estimate would be another figure.
+/// For calibrations. It is the same estimate as in a target: costs of samples have a skewed distribution, for which
+/// another estimate would give another figure.
 pub fn handler_costs(times: &[HandlerTime]) -> Option<[Cost; 3]> {
     let believed: Vec<&HandlerTime> = times.iter().filter(|time| is_believed(time)).collect();
     let (count, sum_ns) = (believed.len(), believed.iter().map(|time| time.time_ns).sum::<f64>());
@@ -292,8 +294,8 @@ fn from_priors(calibrated: &CostModel) -> RobustRegression {
     RobustRegression::new(&priors, RegressionSettings::default())
 }
 
-/// What the calibration says, and how far from it the field may be. A cost that it found to be none may be one all the
-/// same: then `usual` says how far.
+/// The calibrated cost, with the range that the target may have. A cost that the calibration found to be zero may still
+/// exist: then `usual` gives the range.
 fn prior(cost: Cost, usual: Cost) -> Prior {
     let spread_ns = FIELD_SPREAD * cost.mean_ns.max(usual.mean_ns);
     Prior { mean: cost.mean_ns, standard_deviation: cost.se_ns.hypot(spread_ns) }

@@ -12,7 +12,7 @@ pub(super) const BUDGET_MARGIN: f64 = 0.9;
 /// Being above the budget's cap is never excused, so the rate is set this much below: noise must not cross it.
 const CAP_MARGIN: f64 = 0.96;
 
-/// Horizon of a run that is only thought of, and that has none (CPU-seconds).
+/// Horizon for a predicted run without a horizon (CPU-seconds).
 const DEFAULT_HORIZON_S: f64 = 60.0;
 
 /// What a rate depends on beside the settings.
@@ -25,19 +25,19 @@ pub(super) struct Circumstances {
     pub(super) record_bytes: f64,
     /// CPUs that the target keeps busy.
     pub(super) utilisation_cpus: f64,
-    /// What the two budgets are kept with.
+    /// What spends the two budgets.
     pub(super) load: BudgetLoad,
     /// What everything that sampling costs may take, where own time has no budget of its own (ratio of the
     /// target's CPU time).
     pub(super) granted_ratio: f64,
-    /// The rate at which one of several targets that share it would be slowed down by its whole budget
-    /// (samples per CPU-second).
+    /// The rate at which one of several targets with a common rate would reach its slowdown budget (samples per
+    /// CPU-second).
     pub(super) dearest_hz: f64,
     /// Progress of a run without a horizon.
     pub(super) schedule: Option<Schedule>,
-    /// Those that a sample holds up.
+    /// The threads that a sample delays.
     pub(super) threads: Threads,
-    /// R: what the profile of a known length is one of.
+    /// R, for a profile of known length.
     pub(super) replicas: Replicas,
 }
 
@@ -50,13 +50,13 @@ pub(super) struct BudgetLoad {
     pub(super) slowdown_spare_ratio: f64,
     /// CPUs that the profiler uses whatever the rate.
     pub(super) own_fixed_cpus: f64,
-    /// CPU time for each hertz: own time for what arrives, and samples of other processes (s).
+    /// CPU time per sample per CPU-second: own time for arriving samples, and samples of other processes (s).
     pub(super) own_per_hz_cpus: f64,
     /// Above the budget, what a start may use (CPUs).
     pub(super) own_spare_cpus: f64,
 }
 
-/// The rate that is asked for (samples per CPU-second).
+/// The rate that the law and the bounds give (samples per CPU-second).
 #[derive(Clone, Copy, Debug)]
 pub(super) struct RateTarget {
     pub(super) unbounded_hz: f64,
@@ -88,7 +88,7 @@ impl RateTarget {
         }
     }
 
-    /// Where a retune goes: a little below the budget's cap.
+    /// The rate that a retune aims at: a little below the budget's cap.
     pub(super) fn target_hz(&self, settings: &RateSettings) -> f64 {
         settings.within_limits(self.optimum_hz.min(CAP_MARGIN * self.caps.budget_hz.min(self.caps.own_hz)))
     }
@@ -100,7 +100,7 @@ pub(super) fn horizon_s(settings: &RateSettings, schedule: Option<Schedule>) -> 
     settings.horizon_s.or_else(of_schedule).unwrap_or(DEFAULT_HORIZON_S)
 }
 
-/// The threads that a sample holds up: the one that it hits, or all that run.
+/// The threads that a sample delays: the sampled one, or all that run.
 pub(super) fn threads_held_up(settings: &RateSettings, utilisation_cpus: f64) -> Threads {
     match settings.are_threads_coupled {
         true => Threads::in_lockstep(utilisation_cpus.max(1.0)),

@@ -9,8 +9,8 @@ pub struct Reading {
     pub target_cpu_ns: u64,
     /// CPU time of the profiler itself (ns).
     pub self_cpu_ns: u64,
-    /// The part of it that was spent on what is done once, like reading an object's unwind tables (ns): overhead like the
-    /// rest, but nothing that the next sample will cost.
+    /// The part of `self_cpu_ns` for one-time work, like reading an object's unwind tables (ns): it is overhead, but
+    /// says nothing about the next sample.
     pub self_once_ns: u64,
     /// Samples of the target that arrived.
     pub samples: u64,
@@ -28,7 +28,7 @@ pub struct Reading {
     pub switches: u64,
     /// Other records of the target: mappings and names; for whole CPUs forks and exits too.
     pub side_records: u64,
-    /// The same of non-target processes (attach mode `cpu`).
+    /// Such records of non-target processes (attach mode `cpu`).
     pub foreign_side_records: u64,
     /// Tasks that the target created and that inherited its events (attach mode `task`), else 0.
     pub forks: u64,

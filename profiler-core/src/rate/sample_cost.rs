@@ -4,7 +4,7 @@ use super::cost::Cost;
 use super::own_cost::Own;
 use super::prices::Prices;
 
-/// Shares of one CPU below which the profiler's own cost is not set against the target's CPU time; see
+/// Least CPUs that the target is assumed to use when the profiler's own cost is compared with its CPU time; see
 /// [`Account`](super::Account).
 pub(crate) const OWN_COST_FLOOR_CPUS: f64 = 0.1;
 

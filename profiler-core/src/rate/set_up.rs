@@ -1,6 +1,6 @@
-//! What is spent once and pays for the minutes that follow, like reading an object's unwind tables.
+//! One-time costs, like reading an object's unwind tables, that are charged over the following minutes.
 
-/// Time over which most of it is charged (ns).
+/// Time constant over which they are charged (ns).
 const MINUTE_NS: f64 = 60e9;
 
 /// CPU time that was spent at once and is charged to a budget bit by bit.
@@ -10,13 +10,13 @@ pub(super) struct SetUp {
 }
 
 impl SetUp {
-    /// What is charged now (CPUs).
+    /// The rate at which it is charged now (CPUs).
     pub(super) fn due_cpus(&self) -> f64 {
         self.owed_ns / MINUTE_NS
     }
 
-    /// Takes in `spent_ns` that were spent on set-up in the last `wall_ns`. Returns how much less than what was spent is to be
-    /// charged now (ns); negative where more of earlier set-up is due than was spent on new.
+    /// Takes in `spent_ns` of set-up in the last `wall_ns`. Returns how much of it is not charged now (ns); negative if
+    /// more of earlier set-up is due now than was newly spent.
     pub(super) fn put_off_ns(&mut self, wall_ns: f64, spent_ns: f64) -> f64 {
         let due_ns = self.owed_ns * (wall_ns / MINUTE_NS).clamp(0.0, 1.0);
         self.owed_ns += spent_ns - due_ns;

@@ -11,13 +11,13 @@ pub struct RateSettings {
     /// Share of one CPU that the profiler itself may use, set-up left out; 0.0001 to 64. `None`: everything that sampling costs
     /// stays within what [`RateController::grant`](super::RateController::grant) grants, and within `budget_ratio` until then.
     pub own_cpu_ratio: Option<f64>,
-    /// W: CPU time of the target that goes into one profile (s). `None`: nobody knows, and the rate follows the anytime law.
+    /// W: CPU time of the target that goes into one profile (s). `None`: unknown, and the rate follows the anytime law.
     pub horizon_s: Option<f64>,
     /// What the profile is optimised for.
     pub criterion: Criterion,
-    /// Whether all threads wait for one that is sampled, as at barriers: a sample then holds up all that run.
+    /// Whether all threads wait for a sampled one, as at barriers: a sample then delays all running threads.
     pub are_threads_coupled: bool,
-    /// A rate that the user fixed (samples per CPU-second): nothing is controlled then, only metered.
+    /// A rate that the user fixed (samples per CPU-second): costs are then only measured.
     pub fixed_rate_hz: Option<f64>,
     /// K: how many of the largest functions the profile is for.
     pub top: usize,
@@ -25,7 +25,7 @@ pub struct RateSettings {
     pub floor_hz: f64,
     /// The shortest period that the kernel is asked for (ns of CPU time); at least 20 µs.
     pub min_period_ns: u64,
-    /// The kernel's tick (ns of CPU time), where the clocks expire at ticks alone and none is of use between two.
+    /// The kernel's tick (ns of CPU time), if clocks only expire at ticks.
     pub clock_tick_ns: Option<u64>,
     /// What rings and unwinder can take (bytes per second of wall time).
     pub max_bytes_per_s: f64,
@@ -61,7 +61,7 @@ impl Default for RateSettings {
 }
 
 impl RateSettings {
-    /// Brings every value into its range; what is no number becomes the default.
+    /// Clamps every value; what is not a number becomes the default.
     pub(super) fn sane(self) -> Self {
         let default = RateSettings::default();
         let clamp = |x: f64, or: f64, low: f64, high: f64| if x.is_nan() { or } else { x.clamp(low, high) };

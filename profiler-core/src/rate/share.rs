@@ -1,4 +1,4 @@
-//! A budget for the host, shared between its targets by what each still gains from a sample.
+//! A host's budget, shared between its targets by the benefit of another sample for each.
 //!
 //! What all of it costs, in the targets and in the profiler, is a share of the host's CPU time; each target's controller is
 //! granted a part. The error of target i's profile at λ samples per CPU-second is, as the law has it,
@@ -7,20 +7,21 @@
 //! loss(λ) = w·(o·λ + A/√λ)        A = 2·r·S/√W        (w: how much the target matters)
 //! ```
 //!
-//! and its samples take q·c·λ of the host: q is what one costs, everything included, c the CPUs that the target keeps busy.
-//! A target that is one of R replicas of a service has 2·r·S/√(R·W) and the same w: what it adds to the error of their common
-//! profile is worked out in [`Replicas`](super::Replicas)' module.
+//! and its samples take q·c·λ of the host: q is the full cost of a sample, c the CPUs that the target keeps busy. A
+//! target that is one of R replicas of a service has 2·r·S/√(R·W) and the same w: see the module of
+//! [`Replicas`](super::Replicas) for its part in the error of their common profile.
 //!
-//! The sum of the losses is least where a CPU-second more would take as much off each of them. That price μ gives every rate,
+//! The sum of the losses is smallest if one more CPU-second would reduce each of them equally. That price μ gives every
+//! rate,
 //!
 //! ```text
 //! λ(μ) = ( w·A/2 / (w·o + μ·q·c) )^(2/3),    held between a floor and what its slowdown and the law allow
 //! ```
 //!
-//! and the rates fall with it: one number is looked for, until what they spend is what there is. Each target's slowdown has a
-//! bound of its own, which caps its rate. So a target that needs less leaves the rest to the others, and a larger budget for
-//! the host lowers no rate. No target is starved: the floor is a tenth of what it would have alone, or the same part of that for
-//! all where the budget is too small.
+//! and the rates fall with it: μ is the one number at which they spend exactly what is available. Each target's rate is
+//! also capped by the bound on its slowdown. So a target that needs less leaves the rest to the others, and a larger
+//! budget never lowers a rate. No target is starved: the floor is a tenth of what it would have alone, or, if the
+//! budget is too small for that, the same part of it for all.
 //!
 //! ```
 //! use profiler_core::rate::share::{Demand, share};
@@ -32,17 +33,17 @@
 //! assert!(shares.of[0].granted_ratio > shares.of[1].granted_ratio);
 //! ```
 
-/// Share of what a target would have alone that it keeps, whatever the others need.
+/// Part of the rate that a target would have alone that it keeps, whatever the others need.
 const FLOOR: f64 = 0.1;
-/// What a target may have above what the law and its slowdown ask for at present: that is known to some percent, and a grant
-/// that is just enough would bind now and then.
+/// How much a grant may exceed what the law and the slowdown ask for now: that is known to some percent, and an exact
+/// grant would limit the rate now and then.
 const HEADROOM: f64 = 1.25;
-/// Seconds that ten seconds may be old before they are over: 1 to 9.
+/// Ages in whole seconds that an unfinished ten-second window can have: 1 to 9.
 pub const AGES: usize = 9;
 /// Steps of the search: each halves the interval of the price's logarithm, which is 100 wide at most.
 const STEPS: usize = 40;
 
-/// What a target would make of its share. Values that make no sense count as nothing.
+/// What a target would do with its share. Invalid values count as 0.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Demand {
     /// Bound on its slowdown: share of its CPU time that may be taken from it.
@@ -55,7 +56,7 @@ pub struct Demand {
     pub sample_s: f64,
     /// o: the part of it that is charged to the target and perturbs its profile (s).
     pub target_s: f64,
-    /// f: CPU time spent on it whatever its rate (s per s).
+    /// f: CPU time spent on it at any rate (s per s).
     pub fixed_cpus: f64,
     /// A: the relative error of its profile at one sample per CPU-second, 2·r·S/√(R·W).
     pub error: f64,
@@ -63,13 +64,13 @@ pub struct Demand {
     pub weight: f64,
     /// The highest rate that anything else allows (samples per CPU-second).
     pub cap_hz: f64,
-    /// How busy it will be in the rest of ten seconds of which 1, 2, … 9 are over, over `busy_cpus`: 1 where its load is
-    /// steady. Nothing for the shares themselves; see [`HostBudget`](super::HostBudget).
+    /// How busy it will be in the rest of a ten-second window that is 1, 2, … 9 s old, over `busy_cpus`: 1 where its
+    /// load is steady. The shares themselves do not depend on it; see [`HostBudget`](super::HostBudget).
     pub pace: [f64; AGES],
 }
 
 impl Demand {
-    /// What is spent whatever the rate, as a ratio of what it is set against.
+    /// What is spent at any rate, as a ratio of `counted_cpus`.
     fn fixed_ratio(&self) -> f64 {
         let counted_cpus = amount(self.counted_cpus).max(amount(self.busy_cpus));
         if counted_cpus > 0.0 { amount(self.fixed_cpus) / counted_cpus } else { 0.0 }
@@ -103,16 +104,16 @@ pub struct Share {
     pub granted_ratio: f64,
 }
 
-/// What became of the host's budget.
+/// The division of the host's budget.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Shares {
     /// A share for each target, in the order of the demands.
     pub of: Vec<Share>,
-    /// What all of it comes to (CPUs).
+    /// The sum that the shares spend (CPUs).
     pub spent_cpus: f64,
     /// By how much the total error would fall for one CPU more; 0 where everyone has enough.
     pub price: f64,
-    /// Whether there is less than the floors need: there are too many targets for this budget.
+    /// Whether the budget is below the sum of the floors: there are too many targets for it.
     pub is_short: bool,
 }
 
@@ -187,7 +188,7 @@ fn price(claims: &[Claim], left: f64) -> f64 {
     if spent(claims, |claim| claim.rate_hz(0.0)) <= left {
         return 0.0;
     }
-    // Above the first price everyone is at the floor; below the second nobody is held back by it.
+    // Above the first price, every target is at its floor; below the second, none is.
     let dear = |claim: &Claim| claim.gain / (claim.floor_hz.powf(1.5) * claim.per_hz_cpus);
     let takes = || claims.iter().filter(|claim| claim.per_hz_cpus > 0.0 && claim.floor_hz > 0.0);
     let highest = takes().map(dear).filter(|price| price.is_finite()).fold(f64::MIN_POSITIVE, f64::max);

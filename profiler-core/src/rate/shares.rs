@@ -1,4 +1,4 @@
-//! What the largest functions take, and whether that has changed.
+//! The shares of the largest functions, and whether they have changed.
 
 use rustc_hash::FxHashMap;
 
@@ -8,7 +8,7 @@ use crate::stats::Cusum;
 
 /// Share of the largest function that is assumed before anything was seen.
 pub const PRIOR_SHARE: f64 = 0.15;
-/// S of it.
+/// S for [`PRIOR_SHARE`].
 pub(super) const PRIOR_SPREAD: f64 = 2.380_476;
 /// Samples that the prior, or the spread before a change of phase, weighs.
 const PRIOR_SAMPLES: f64 = 50.0;
@@ -23,7 +23,7 @@ const INFLATION_GAIN: f64 = 0.1;
 const PRIOR_INFLATION: f64 = 2.0;
 /// S outside of this is noise, or a program of one function.
 const SPREAD_RANGE: (f64, f64) = (0.05, 100.0);
-/// Functions that are remembered at most.
+/// Most functions that are remembered.
 const MAX_FUNCTIONS: usize = 4_096;
 
 /// Samples by function since the last step. Any stable key does; samples without a function share one.
@@ -33,7 +33,7 @@ const MAX_FUNCTIONS: usize = 4_096;
 pub struct TopShares {
     /// Key of the innermost function, and samples in it.
     pub counts: Vec<(u64, u64)>,
-    /// Those of them that followed another on their thread.
+    /// Pairs of consecutive samples on a thread, among these samples.
     pub neighbours: Neighbours,
 }
 
@@ -51,11 +51,11 @@ pub(super) struct ShareMemory {
     cusums: FxHashMap<u64, Cusum>,
     inflation: f64,
     windows: u32,
-    /// What the shares come to since they changed last: asked for many times a step.
+    /// Results for the present counts: they are read many times a step.
     figures: Figures,
 }
 
-/// What the shares of all functions come to.
+/// Results from the shares of all functions.
 #[derive(Clone, Copy, Debug)]
 struct Figures {
     /// S, drawn towards the prior while there are few samples.
@@ -97,7 +97,7 @@ impl ShareMemory {
         known.chain(new).map(move |count| count / total)
     }
 
-    /// How long the program goes on with what it does (s of CPU time); 0 where samples are independent, as far as is known.
+    /// How long the program stays in the same function (s of CPU time); 0 if samples are independent, as far as known.
     pub(super) fn memory_s(&self) -> f64 {
         self.visits.memory_s(1.0 - self.figures.squares)
     }
@@ -107,7 +107,7 @@ impl ShareMemory {
         self.figures.spread
     }
 
-    /// After every change of the counts.
+    /// Updates the results; to be called after every change of the counts.
     fn add_up(&mut self) {
         let total = self.all();
         let seen = spread(self.shares(), self.top).unwrap_or(self.prior_spread);
@@ -167,7 +167,7 @@ impl ShareMemory {
         }
         self.windows = self.windows.saturating_add(1);
         if watched > 0.0 {
-            // Bounded, so that the change of phase itself is not taken for the program's usual unrest.
+            // Bounded, so that the change of phase itself does not count as usual variation.
             let seen = (squares / watched).min(9.0 * self.inflation);
             let gain = INFLATION_GAIN.max(1.0 / (f64::from(self.windows) + 2.0));
             self.inflation = (self.inflation + gain * (seen - self.inflation)).max(1.0);

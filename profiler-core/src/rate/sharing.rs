@@ -1,25 +1,26 @@
 //! Whether several targets share one sampler: a clock on each CPU also samples non-target processes, while
 //! events of each target's own have a fixed cost each.
 
-/// What a target with events of its own takes, samples or none (CPUs): it is looked at some times a second.
+/// What a target with events of its own costs without samples (CPUs): it is stepped several times a second.
 const FIXED_CPUS: f64 = 0.0015;
-/// Rate of a sampler, as far as it is not known (samples per CPU-second).
+/// Assumed rate of a sampler (samples per CPU-second).
 const USUAL_HZ: f64 = 100.0;
-/// The other way has to be so many times as cheap as the present one, and so much time to pass (ns): a change ends windows.
+/// The other way must be this many times cheaper than the present one, and this much time must have passed since the
+/// last decision (ns): a change ends windows.
 const CLEARLY: f64 = 2.0;
 const SETTLES_NS: u64 = 60_000_000_000;
-/// Memory of what is busy (s).
+/// Memory of the load (s).
 const MEMORY_S: f64 = 10.0;
 
-/// Weighs the two ways.
+/// Compares the costs of the two ways.
 #[derive(Clone, Copy, Debug)]
 pub struct Sharing {
     is_on: bool,
-    /// When it was decided last, or first asked (ns).
+    /// Time of the last decision, or of the first call (ns).
     decided_ns: Option<u64>,
-    /// What was observed last: time, CPU time of the machine, of the targets (ns).
+    /// The last observation: time, CPU time of the machine, and of the targets (ns).
     last: Option<[u64; 3]>,
-    /// CPUs that others than the targets keep busy.
+    /// CPUs that non-target processes keep busy.
     non_target_cpus: f64,
 }
 
@@ -35,7 +36,7 @@ impl Sharing {
         self.is_on
     }
 
-    /// CPU time that the machine's processes used until now, and the targets of it (ns).
+    /// Takes in the CPU time so far of all processes of the machine, and of the targets (ns).
     pub fn observe(&mut self, now_ns: u64, busy_ns: u64, targets_ns: u64) {
         let now = [now_ns, busy_ns, targets_ns];
         let Some(last) = self.last.replace(now) else { return };
@@ -47,15 +48,15 @@ impl Sharing {
         }
     }
 
-    /// Decides for so many targets. `has_rest` says that non-target processes are a target too: no sample is wasted then.
-    /// `non_target_sample_ns` is what a sample of a non-target process costs, in it and in the profiler (ns).
+    /// Decides for this many targets. `has_rest`: non-target processes are a target, too, so that no sample is wasted.
+    /// `non_target_sample_ns` is the cost of a sample of a non-target process, in it and in the profiler.
     pub fn weigh(&mut self, now_ns: u64, targets: usize, has_rest: bool, non_target_sample_ns: f64) {
         let shared_cpus =
             if has_rest { 0.0 } else { self.non_target_cpus * USUAL_HZ * non_target_sample_ns * 1e-9 };
         let own_cpus = targets.saturating_sub(1) as f64 * FIXED_CPUS;
         let (present_cpus, other_cpus) =
             if self.is_on { (shared_cpus, own_cpus) } else { (own_cpus, shared_cpus) };
-        let decided_ns = *self.decided_ns.get_or_insert(now_ns); // what a start looks like is no sign
+        let decided_ns = *self.decided_ns.get_or_insert(now_ns); // the load at the start is no evidence
         let is_settled = now_ns >= decided_ns.saturating_add(SETTLES_NS);
         let is_worth_it = present_cpus > CLEARLY * other_cpus + FIXED_CPUS;
         if is_settled && is_worth_it {

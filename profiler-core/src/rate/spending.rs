@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 /// The longest window over which a budget is judged (ns).
 pub(super) const TEN_SECONDS_NS: f64 = 10e9;
-/// What is booked within this is merged, which bounds the history (ns).
+/// Bookings within this time are merged, which bounds the history (ns).
 pub(super) const MERGE_NS: f64 = 50e6;
 
 /// A piece of time, what was spent in it and what its budget granted (ns of CPU time).
@@ -68,9 +68,9 @@ impl Spending {
             .fold(net_cpus * TEN_SECONDS_NS, f64::min)
     }
 
-    /// What may be spent from now on, so that each window of ten seconds that has begun ends within what it is granted, if
-    /// the budget goes on to grant `granted_cpus` (CPU time per wall time). Negative where that is no longer possible;
-    /// infinite where no window has begun.
+    /// What may be spent from now on (CPU time per wall time), so that each window of ten seconds that has begun ends
+    /// within its grant, if the budget continues to grant `granted_cpus`. Negative if that is no longer possible;
+    /// infinite if no window has begun.
     pub(super) fn affordable_cpus(&self, granted_cpus: f64) -> f64 {
         self.begun()
             .map(|begun| (begun, TEN_SECONDS_NS - begun.wall_ns))

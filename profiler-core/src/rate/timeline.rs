@@ -20,8 +20,8 @@ const MIN_SPAN_NS: u64 = 80_000_000;
 /// A wanted period longer by this factor is set at once: the budget is at stake. One that much shorter is set
 /// even if no sample came: it would be long in coming.
 const MUCH: u64 = 3;
-/// Samples that a frequent event takes before a change of its rate. A rare one waits as for a redraw: it
-/// spends little, and what a setting discards is only as expected when the samples before it were many.
+/// Samples that a frequent event takes before a change of its rate. A rare event waits as for a redraw: it spends
+/// little, and a setting only discards the expected part of a period after many samples.
 const CHANGE_SAMPLES: u32 = 4;
 /// A wanted period that differs by this much is a change of rate and not just a redraw (per mille).
 const CHANGE_PER_MILLE: u64 = 20;
@@ -47,8 +47,7 @@ struct PeriodSpan {
 /// [`due`](Self::due) sees to it.
 #[derive(Clone, Debug)]
 pub struct PeriodTimeline {
-    /// Spans whose samples may still arrive; the first is the one the last weighed sample fell into.
-    /// Never empty.
+    /// Spans whose samples may still arrive, never empty. The last weighed sample fell into the first one.
     spans: VecDeque<PeriodSpan>,
     /// Time of spans without a sample that no later one stands for yet (ns).
     carry_ns: u64,
@@ -116,8 +115,8 @@ impl PeriodTimeline {
         now_ns >= *self.due_at_ns.get_or_insert_with(|| now_ns + dither.delay(gap_ns))
     }
 
-    /// [`due`](Self::due) where time passes without samples too. Such an event must not wait for them: with a period that divides a
-    /// program's it would find that asleep for good.
+    /// [`due`](Self::due) for an event whose time also passes without samples. It must not wait for them: with a period
+    /// that divides a program's own, the program might always be asleep when it expires.
     fn due_after(&mut self, elapsed_ns: u64, now_ns: u64, mean_period_ns: u64, dither: &mut Dither) -> bool {
         let period_ns = self.latest().period_ns;
         let much = mean_period_ns / MUCH > self.mean_ns || self.mean_ns / MUCH > mean_period_ns;
@@ -156,13 +155,13 @@ impl PeriodTimeline {
         let span = &mut self.spans[0];
         let is_first = span.samples == 0;
         span.samples = span.samples.saturating_add(1);
-        let end_ns = match (is_first, self.runs_on) {
+        let cut_off_ns = match (is_first, self.runs_on) {
             (false, _) => 0,
-            // Of the half of a period that is cut off, the part that was not idle.
+            // Of the half period that is cut off, the part in which the CPU was busy.
             (true, true) => (0.5 * self.utilisation * span.period_ns as f64) as u64,
             (true, false) => span.period_ns / 2,
         };
-        span.period_ns.saturating_add(end_ns).saturating_add(std::mem::take(&mut self.carry_ns))
+        span.period_ns.saturating_add(cut_off_ns).saturating_add(std::mem::take(&mut self.carry_ns))
     }
 
     /// The period in force after the last setting (ns).
@@ -184,8 +183,8 @@ impl PeriodTimeline {
             self.utilisation += UTILISATION_GAIN * ((used / wall_ns).min(1.0) - self.utilisation);
             return;
         }
-        // It ran for less than a period; for how long, only its usual utilisation can say. That is the less believed
-        // the longer there was time for a sample.
+        // It ran for less than a period; how long can only be estimated from its usual utilisation. The more time there
+        // was for a sample, the less that is believed.
         let ran_ns = (self.utilisation * wall_ns).min(period_ns);
         self.utilisation = ran_ns / wall_ns * (1.0 - UTILISATION_GAIN * (wall_ns / period_ns).min(1.0));
         self.carry_ns = self.carry_ns.saturating_add(ran_ns as u64);

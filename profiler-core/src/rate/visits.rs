@@ -1,4 +1,4 @@
-//! How much better samples know a run whose functions run on for longer than a sampling period.
+//! How precise samples are if functions run on for longer than a sampling period.
 //!
 //! Independent samples know a share p of n samples to a variance of p(1−p)/n. Samples at nearly equal distances P of CPU time
 //! miss a long visit to a function by a part of P at its ends only. Let a program be in the same function a time h later with a
@@ -11,8 +11,8 @@
 //! times that of independent samples. coth(x/2) is the sum Σρ^|k| over all distances k between samples, with ρ = e^(−x), and 2/x the same
 //! for the run itself, whose share is the truth here. The ratio is 1 for visits that are short and x/6 for long ones.
 //!
-//! The law balances v/λ against what λ costs, and v falls with λ too: where it does, another sample tells more. The derivative of v(x)/λ by
-//! 1/λ is what counts in place of v:
+//! The law balances v/λ against the cost of λ, and v depends on λ too. So v is replaced by the derivative of v(x)/λ by
+//! 1/λ:
 //!
 //! ```text
 //! v + x·v′ = coth(x/2) − (x/2)/sinh²(x/2)
@@ -25,12 +25,12 @@
 
 use rustc_hash::FxHashMap;
 
-/// Pairs of samples that followed each other on a thread.
+/// Pairs of consecutive samples on a thread.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Neighbours {
-    /// How many.
+    /// Number of pairs.
     pub pairs: u64,
-    /// How many of them lie in different functions.
+    /// Number of pairs in different functions.
     pub changes: u64,
     /// CPU time between them, of all together (ns).
     pub gaps_ns: u64,
@@ -51,13 +51,13 @@ const MAX_THREADS: usize = 1 << 16;
 /// Finds the neighbours among the samples of many threads.
 #[derive(Clone, Debug, Default)]
 pub struct ThreadVisits {
-    /// The function of the last sample of each thread, under a key that stays.
+    /// The function of each thread's last sample, by a stable key.
     functions: FxHashMap<u32, u64>,
     seen: Neighbours,
 }
 
 impl ThreadVisits {
-    /// A sample of a thread, `gap_ns` of CPU time after the one before it there. Must come in the order of their times.
+    /// Adds a sample of a thread, `gap_ns` of CPU time after the one before it there. To be called in time order.
     pub fn sampled(&mut self, tid: u32, function: u64, gap_ns: u64) {
         if self.functions.len() >= MAX_THREADS {
             self.functions.clear();
@@ -67,7 +67,7 @@ impl ThreadVisits {
         }
     }
 
-    /// A thread has ended; the next one with its number is another.
+    /// A thread has ended; a later one with its id is another thread.
     pub fn ended(&mut self, tid: u32) {
         self.functions.remove(&tid);
     }
@@ -78,12 +78,12 @@ impl ThreadVisits {
     }
 }
 
-/// What pairs of neighbours have shown of late.
+/// Recent results from pairs of neighbours.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Visits {
     pairs: f64,
     changes: f64,
-    /// Changes of phases that have ended, over the variety of their time.
+    /// Changes in earlier phases, each divided by the variety then.
     settled: f64,
     gaps_s: f64,
 }
@@ -95,7 +95,7 @@ impl Visits {
         self.gaps_s += neighbours.gaps_ns as f64 * 1e-9;
     }
 
-    /// What was seen so far weighs this much of what it did.
+    /// Multiplies the weight of what was seen so far by `keep`.
     pub(super) fn forget(&mut self, keep: f64) {
         for sum in [&mut self.pairs, &mut self.changes, &mut self.settled, &mut self.gaps_s] {
             *sum *= keep;
@@ -111,7 +111,7 @@ impl Visits {
 
     /// τ (s of CPU time): rather too short than too long, and 0 until it is known to be above 0. `variety` is 1 − Σp².
     pub(super) fn memory_s(&self, variety: f64) -> f64 {
-        // The upper end of what so many changes may stand for, by Poisson.
+        // An upper bound for the true number of changes, by the Poisson distribution.
         let changes = self.changes + 1.0 + (self.changes + 1.0).sqrt();
         let changed = (self.settled + changes / variety) / self.pairs;
         if changed < 1.0 { self.gaps_s / self.pairs / -(-changed).ln_1p() } else { 0.0 }
@@ -128,13 +128,14 @@ pub fn variance_ratio(period_s: f64, memory_s: f64) -> f64 {
     }
 }
 
-/// v + x·v′ at the rate that it leads to (samples per CPU-second), where the law asks for `independent_hz` of independent samples: that
-/// rate is `independent_hz` times its cube root. 1 where nothing is known.
+/// v + x·v′ at the rate that it leads to, if the law asks for `independent_hz` of independent samples (samples per
+/// CPU-second): that rate is `independent_hz` times the cube root of the result. 1 if nothing is known.
 pub fn ratio_at_optimum(independent_hz: f64, memory_s: f64) -> f64 {
     if memory_s <= 0.0 || independent_hz.is_nan() || independent_hz <= 0.0 {
         return 1.0;
     }
-    // Looks for the rate at which (rate/independent_hz)³ is the ratio: the left side grows with the rate, the right side falls.
+    // Finds the rate at which (rate/independent_hz)³ equals the ratio: the former grows with the rate, the latter
+    // falls.
     let (mut low, mut high) = (0.0, 1.0);
     for _ in 0..40 {
         let part = 0.5 * (low + high);

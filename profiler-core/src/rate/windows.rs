@@ -7,37 +7,38 @@
 
 use std::collections::VecDeque;
 
-/// Part of the host's budget that naming and keeping may take: samples come first, and the windows of a longer file are told apart as well.
+/// Share of the host's budget for naming and storing windows: samples have priority, and windows merged into one file
+/// stay distinguishable.
 const SHARE: f64 = 0.15;
-/// So many windows decide what one costs: those that were kept last.
+/// How many recent windows decide the cost of one.
 const REMEMBERED: usize = 64;
-/// A window counts for no more than so many times what half of them cost less than: one that meets a new program reads what the
-/// others find in memory, and may cost as much as hundreds of them.
+/// A window counts for at most this many times the median: a window with a new program reads symbols that others find
+/// in memory, and may cost as much as hundreds of them.
 const DEAREST: f64 = 8.0;
-/// So many times as long as asked for a window gets at most.
+/// Largest multiple of the configured length that a window may get.
 const MOST_STRETCHED: u64 = 6;
 
 /// Batches in which the windows of many targets end.
 const BATCHES: usize = 6;
-/// Of so few targets all may end at once.
+/// This many windows may always end at once.
 const FEWEST_AT_ONCE: usize = 8;
 /// How often it is looked for windows that are over (ns).
 const TICK_NS: u64 = 1_000_000_000;
 
-/// Learns what a window costs.
+/// Learns the cost of a window.
 #[derive(Clone, Debug, Default)]
 pub struct WindowLength {
-    /// What each of the last windows cost (ns of CPU time), the oldest first.
+    /// The cost of each recent window (ns of CPU time), oldest first.
     costs_ns: VecDeque<f64>,
-    /// What one of them counts for in the mean (ns).
+    /// Mean cost of a window, with outliers bounded (ns).
     each_ns: f64,
-    /// What was told last: windows and CPU time (ns).
+    /// Totals at the last observation: windows and CPU time (ns).
     last: (u64, u64),
 }
 
 impl WindowLength {
-    /// So many windows were named and stored until now, for so much CPU time (ns). The first window of a target is not among
-    /// them: it reads the target's symbols.
+    /// Takes in the totals: `windows` were named and stored so far, for `cpu_ns`. The first window of each target is
+    /// left out: it reads the target's symbols.
     pub fn observe(&mut self, windows: u64, cpu_ns: u64) {
         let more = windows.saturating_sub(self.last.0);
         if more == 0 {
@@ -50,36 +51,37 @@ impl WindowLength {
         self.each_ns = mean_without_the_dearest(&self.costs_ns);
     }
 
-    /// Length of the windows of so many targets (ns), where `asked_ns` is wanted and `budget_cpus` may be spent on the host.
+    /// Length of windows (ns) with this many `targets`, where `asked_ns` is configured and `budget_cpus` is the host's
+    /// budget.
     pub fn length_ns(&self, asked_ns: u64, targets: usize, budget_cpus: f64) -> u64 {
         let affordable_ns = targets as f64 * self.each_ns / (SHARE * budget_cpus);
         let longest_ns = asked_ns.saturating_mul(MOST_STRETCHED);
-        (affordable_ns as u64).clamp(asked_ns, longest_ns) // a budget of nothing makes it infinite, or no number
+        (affordable_ns as u64).clamp(asked_ns, longest_ns) // with a budget of 0 it is infinite or NaN
     }
 
-    /// What naming and keeping the windows of so many targets takes in the mean, where each is so long (CPUs).
+    /// Mean cost of naming and storing the windows of this many `targets`, each `length_ns` long (CPUs).
     pub fn expected_cpus(&self, targets: usize, length_ns: u64) -> f64 {
         targets as f64 * self.each_ns / length_ns.max(1) as f64
     }
 }
 
-/// How many windows of this length may end at once, of so many targets that share a sampler: to hand over those of hundreds would
-/// hold up sampling, and take what is budgeted for ten seconds.
+/// How many windows of length `window_ns` may end at once if `targets` share a sampler: handing over hundreds would
+/// hold up sampling, and use up the budget of ten seconds.
 pub fn windows_at_once(targets: usize, window_ns: u64) -> usize {
     targets.div_ceil(batches(window_ns)).max(FEWEST_AT_ONCE)
 }
 
-/// How long after some windows of this length have ended the next ones may (ns). Windows that are over are looked for every second.
+/// Shortest time between two batches of ending windows (ns). Every second it is checked which windows are over.
 pub fn window_batch_pause_ns(window_ns: u64) -> u64 {
     (window_ns / (batches(window_ns) + 2) as u64).saturating_sub(TICK_NS / 2)
 }
 
-/// A batch takes two ticks at most where windows are short.
+/// Number of batches: each gets two ticks of the window's length, or more.
 fn batches(window_ns: u64) -> usize {
     (window_ns / (2 * TICK_NS)).clamp(1, BATCHES as u64) as usize
 }
 
-/// The mean, to which none adds more than [`DEAREST`] times the median.
+/// The mean, with each cost bounded to [`DEAREST`] times the median.
 fn mean_without_the_dearest(costs_ns: &VecDeque<f64>) -> f64 {
     let mut sorted: Vec<f64> = costs_ns.iter().copied().collect();
     sorted.sort_by(f64::total_cmp);

@@ -1,14 +1,14 @@
 //! Which processes' stacks the method and the size of the copy were learnt from.
 //!
-//! A process that begins another program has other stacks from then on. Where they were a good share of all,
-//! what was learnt from them is forgotten. Where they were not, it still holds for the others: a shell begins
-//! programs all the time, and what proves wrong about one of them is noticed by its stacks.
+//! A process that executes another program has other stacks from then on. If it had a good share of all stacks, what
+//! was learnt from them is forgotten. If not, it still holds for the others: a shell starts programs all the time, and
+//! stacks that no longer fit are noticed one by one.
 
 use rustc_hash::FxHashMap;
 
 /// Share of the stacks that counts as a good one.
 const GOOD_SHARE: f64 = 0.25;
-/// Stacks that are remembered: of twice as many, every other one is forgotten.
+/// Stacks that are remembered. At twice as many, all counts are halved.
 const REMEMBERED: u32 = 1_000;
 
 /// Counts stacks by process.
@@ -19,7 +19,7 @@ pub struct Basis {
 }
 
 impl Basis {
-    /// A stack of a process was looked at.
+    /// Counts a stack of process `pid`.
     pub fn observe(&mut self, pid: u32) {
         *self.by_process.entry(pid).or_default() += 1;
         self.all += 1;
@@ -32,8 +32,8 @@ impl Basis {
         }
     }
 
-    /// A process has begun another program; `is_only` says that it is the target's only one. Whether what was learnt is to be
-    /// forgotten, and with it what it rests on.
+    /// Process `pid` has executed another program; `is_only`: it is the target's only process. Returns whether what was
+    /// learnt has to be forgotten; if so, the counts are reset, too.
     pub fn program_changed(&mut self, pid: u32, is_only: bool) -> bool {
         let its = self.by_process.remove(&pid).unwrap_or(0);
         let is_lost = is_only || f64::from(its) > GOOD_SHARE * f64::from(self.all);

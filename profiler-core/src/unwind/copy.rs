@@ -8,17 +8,17 @@
 //! where the thread's stack does: for a signal handler on an alternate stack, the interrupted function is known
 //! and its callers are not.
 
-/// The most that fits into a record (its length has 16 bits) beside the other fields.
+/// The largest copy: a record's length has 16 bits, and it has other fields, too.
 pub const MAX_COPY_BYTES: u32 = 60 << 10;
-/// Less is not worth telling apart.
+/// The smallest copy; smaller differences do not matter.
 const MIN_COPY_BYTES: u32 = 1 << 10;
-/// Stacks that a smaller copy is decided upon, and the room that is left for deeper ones than those seen: soon and
-/// generously, since the biggest copy costs more than all else and may leave no budget to see many stacks with; then
-/// closely.
+/// How many stacks are needed to decide for a smaller copy, and the factor of room for deeper ones: first early and
+/// generous, since the largest copy costs more than everything else and may leave no budget for many stacks; later
+/// tight.
 const FIRST_LOOK: (u32, f64) = (20, 3.0);
 const SECOND_LOOK: (u32, f64) = (200, 1.25);
-/// A program that has just begun is nowhere near its depth: for so long after the first stack, no copy shrinks. A
-/// command that takes no longer is copied generously throughout.
+/// A program that has just begun is far from its usual depth: for this time after the first stack, no copy shrinks
+/// (ns). A shorter command is copied generously throughout.
 const SETTLING_NS: u64 = 1_000_000_000;
 /// A smaller copy is worth reopening the events only if it is that much smaller.
 const WORTH_SHRINKING: f64 = 0.75;
@@ -32,7 +32,7 @@ pub struct CopySize {
     seen: u32,
     truncated: u32,
     deepest: u64,
-    /// When the first stack since the last decision was looked at.
+    /// Time of the first stack since the last decision (ns).
     since_ns: Option<u64>,
     /// How often the copy had to grow; each time, shrinking waits for twice as many stacks.
     grown: u32,
@@ -58,7 +58,7 @@ impl CopySize {
         self.deepest = self.deepest.max(depth_bytes.min(u64::from(MAX_COPY_BYTES)));
     }
 
-    /// A better size, when there is one; it is then in force. `now_ns` is read from any clock that never goes back.
+    /// Returns a better size if there is one, and puts it in force. `now_ns` is from any monotonic clock.
     pub fn revise(&mut self, now_ns: u64) -> Option<u32> {
         if self.seen == 0 {
             return None;
@@ -88,7 +88,7 @@ impl CopySize {
         None
     }
 
-    /// A process has begun another program, whose stacks may be deeper than those of the last.
+    /// A process has executed another program, which may have deeper stacks.
     pub fn program_changed(&mut self) -> Option<u32> {
         let has_shrunk = self.bytes < MAX_COPY_BYTES;
         let bytes = self.take(MAX_COPY_BYTES);

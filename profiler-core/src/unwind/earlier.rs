@@ -16,11 +16,11 @@ const MAX_THREADS: usize = 128;
 const STACKS: usize = 8;
 /// Frames that are kept of a stack: the outermost ones.
 const MAX_FRAMES: usize = 1024;
-/// Frames in a row that must agree in their place and their address.
+/// Consecutive frames that must agree in their stack address and their code address.
 const PLACED_RUN: usize = 2;
-/// How far behind the words that a function saves its caller's frame begins (bytes): its return address lies in between.
+/// Distance from the saved words of a function to its caller's frame (bytes): the return address lies in between.
 const SAVED_BYTES: std::ops::RangeInclusive<u64> = 8..=64;
-/// Frames in a row that must agree in their address, where their places are not known.
+/// Consecutive frames that must agree in their code address, if stack addresses are unknown.
 const ADDRESS_RUN: usize = 16;
 
 /// A frame and where it lies.
@@ -28,7 +28,7 @@ const ADDRESS_RUN: usize = 16;
 struct Placed {
     /// Lookup address.
     address: u64,
-    /// The stack pointer behind its callee's return address; zero where it is not known.
+    /// The stack pointer after its callee has returned; zero if unknown.
     place: u64,
 }
 
@@ -37,7 +37,7 @@ struct Placed {
 pub struct Followed<'a> {
     /// Lookup addresses, innermost first.
     pub frames: &'a mut Vec<u64>,
-    /// The stack pointer in each frame; none where it is not known.
+    /// The stack pointer in each frame; empty if unknown.
     pub places: &'a mut Vec<u64>,
     /// Where it was cut: the address of a word that its outermost frame has saved.
     pub unread: Option<u64>,
@@ -75,8 +75,9 @@ pub struct EarlierStacks {
 }
 
 impl EarlierStacks {
-    /// Keeps a whole stack, and appends to one that was cut the outer frames of an earlier one that agrees with it. Whether it
-    /// has appended any: the stack is whole then. `same_function` says whether two lookup addresses lie in one.
+    /// Keeps a complete stack; completes one that was cut with the outer frames of an earlier one that agrees with it.
+    /// Returns whether it did so: the stack is then complete. `same_function` says whether two lookup addresses lie in
+    /// one function.
     pub fn take(
         &mut self,
         (pid, tid): (u32, u32),
@@ -99,7 +100,7 @@ impl EarlierStacks {
                 }
                 is_whole
             }
-            _ => false, // what is known of its outermost frame is no good
+            _ => false, // its outermost frame is not reliable
         }
     }
 
@@ -123,8 +124,8 @@ impl EarlierStacks {
         thread.stacks.push(stack);
     }
 
-    /// Appends to a stack that was cut the outer frames of an earlier one, and their places where all are known. Whether there
-    /// is one that agrees with it.
+    /// Completes a stack that was cut with the outer frames of an earlier one, and with their stack addresses if all
+    /// are known. Returns whether an earlier stack agrees with it.
     fn complete(
         &self,
         (pid, tid): (u32, u32),
@@ -163,13 +164,13 @@ impl EarlierStacks {
     }
 }
 
-/// The outermost frames of a stack as far as they are return addresses: the innermost frame of all is none.
+/// The outermost `count` frames of a stack, if all are return addresses: the innermost frame is not.
 fn outermost(found: Found<'_>, count: usize) -> Option<impl Iterator<Item = Placed> + Clone> {
     let first = found.frames.len().checked_sub(count).filter(|&first| first > 0)?;
     Some((first..found.frames.len()).map(move |at| found.placed(at)))
 }
 
-/// Where a kept stack goes on behind the outermost frames of another, which lie at the same places.
+/// The index at which a kept stack continues after the outermost frames of another, by stack addresses.
 fn by_place(stack: &[Placed], found: Found<'_>) -> Option<usize> {
     let run = outermost(found, PLACED_RUN)?;
     if run.clone().any(|frame| frame.place == 0) {
@@ -179,8 +180,8 @@ fn by_place(stack: &[Placed], found: Found<'_>) -> Option<usize> {
     goes_on(stack, 1 + at + PLACED_RUN)
 }
 
-/// The same by the outermost frame alone: the same function at the same place, which may be about another call by now. Where it
-/// has saved what the copy does not hold says where its caller's frame begins.
+/// [`by_place`] with only the outermost frame: the same function at the same stack address, perhaps in another call by
+/// now. The word that it has saved and the copy lacks shows where its caller's frame begins.
 fn by_slot(
     stack: &[Placed],
     found: Found<'_>,
@@ -199,7 +200,7 @@ fn by_slot(
     stack.windows(2).position(goes_on).map(|at| at + 1)
 }
 
-/// The same where addresses alone are known: the run must occur once.
+/// [`by_place`] if only code addresses are known: the run must occur once.
 fn by_address(stack: &[Placed], found: Found<'_>) -> Option<usize> {
     let run = outermost(found, ADDRESS_RUN)?.map(|frame| frame.address);
     let last = *found.frames.last()?;
@@ -213,7 +214,7 @@ fn by_address(stack: &[Placed], found: Found<'_>) -> Option<usize> {
     goes_on(stack, end)
 }
 
-/// A stack that ends at the same frame as a whole one lacks nothing that this one could add.
+/// Nothing is gained from a stack that ends at the same frame.
 fn goes_on(stack: &[Placed], from: usize) -> Option<usize> {
     (from < stack.len()).then_some(from)
 }

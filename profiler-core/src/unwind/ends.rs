@@ -11,34 +11,35 @@ use crate::process::AddressSpace;
 use crate::profile::Outcome;
 use crate::record::StackCopy;
 
-/// Words of stack that start-up code uses, at most.
+/// Most words of stack that start-up code uses.
 const START_UP_WORDS: u64 = 64;
 /// A caller this far behind the end of the copy may exist (bytes); further away the address is wild.
 const REACH_BYTES: u64 = 1 << 20;
 /// The smallest page of any machine; the others are multiples of it.
 const LEAST_PAGE_BYTES: u64 = 4096;
 
-/// What is taken for the end of the stack. The outermost function is always some file's; elsewhere the end is a guess
-/// that failed. So it is where the innermost function has no tables: a frame pointer of zero may be any number that
-/// the function computes with.
+/// The outcome of a stack that ends at `at`. The outermost function is always in a file; elsewhere the end is a wrong
+/// guess. So it is if the innermost function has no tables: a frame pointer of zero may then be any value that the
+/// function computes with.
 pub(super) fn end(space: &AddressSpace, at: FrameAddress) -> Outcome {
     let address = at.address_for_lookup();
     let is_trusted = at.is_return_address() || space.has_tables(address);
     if is_trusted && space.is_in_file(address) { Outcome::Complete } else { lost(space, address, true) }
 }
 
-/// What it means that a stack goes no further than a return address.
+/// What it means if a stack ends at a return address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StackEnd {
     /// It is whole: that function has no caller.
     Outermost,
-    /// The same, and it is the function's beginning that is returned to, one byte behind the lookup address.
+    /// The function has no caller either, and the stack returns to its first instruction, one byte after the lookup
+    /// address.
     OutermostBeginning,
     /// Nothing is known of that code.
     Untold,
     /// Callers are missing, or the code lies in no file.
     Inner,
-    /// The same, and what stands for the caller leads to where nothing is executable.
+    /// As [`Self::Inner`], and the word in the caller's place leads to memory that is not executable.
     NoCode,
 }
 
@@ -49,7 +50,7 @@ impl StackEnd {
     }
 }
 
-/// The same of a lookup address.
+/// The meaning of a stack that ends at a lookup address.
 pub(super) fn stack_end(space: &AddressSpace, address: u64) -> StackEnd {
     match space.callers(address) {
         _ if !space.is_in_file(address) => StackEnd::Inner,
@@ -62,8 +63,8 @@ pub(super) fn stack_end(space: &AddressSpace, address: u64) -> StackEnd {
     }
 }
 
-/// Why no caller was found at an address: nothing is known of code that is there, or what is known does not fit. Where a program
-/// begins there is none.
+/// Why no caller was found at an address: there is code without tables (`is_unknown`), or the tables do not fit. Where
+/// a program begins, there is no caller.
 pub(super) fn lost(space: &AddressSpace, address: u64, is_unknown: bool) -> Outcome {
     if is_unknown && space.begins_program(address) {
         return Outcome::Complete;
@@ -71,13 +72,13 @@ pub(super) fn lost(space: &AddressSpace, address: u64, is_unknown: bool) -> Outc
     if is_unknown && space.is_executable(address) { Outcome::NoTables } else { Outcome::Broken }
 }
 
-/// What the words of stack above a frame lead to that nothing leads out of.
+/// What the stack words above a frame without a caller lead to.
 enum Beyond {
     /// The program's entry point.
     Entry,
     /// A function with unwind information.
     Function,
-    /// Nothing that is known.
+    /// Nothing known.
     Nothing,
 }
 
@@ -90,7 +91,7 @@ fn beyond(space: &AddressSpace, base: u64, sp: u64, stack: StackCopy<'_>) -> Bey
     words.into_iter().find_map(leads_to).unwrap_or(Beyond::Nothing)
 }
 
-/// Whether a word may have been left by a call in a function with unwind information. A pointer to a function is none.
+/// Whether a word may be the return address of a call in a function with unwind information. A function pointer is not.
 fn is_return_address(space: &AddressSpace, word: u64) -> bool {
     let has_rule = |address| matches!(space.find_rule(address), Found::Rule { .. });
     let Some(call) = word.checked_sub(1).filter(|&call| space.is_executable(call)) else { return false };
@@ -117,8 +118,8 @@ pub(super) fn is_cut_off(address: u64, sp: u64, stack: StackCopy<'_>) -> bool {
     stack.is_full() && (end.saturating_sub(7)..end.saturating_add(REACH_BYTES)).contains(&address)
 }
 
-/// Whether the word at `address` is missing because the kernel met a page that was not in memory: it copies what is there,
-/// up to the page's beginning.
+/// Whether the word at `address` is missing because a page was not in memory: the kernel copies up to the beginning of
+/// that page.
 pub(super) fn is_absent(address: u64, sp: u64, stack: StackCopy<'_>) -> bool {
     let end = sp.saturating_add(stack.len() as u64);
     !stack.is_full()

@@ -1,12 +1,9 @@
 //! Frame pointers or copied stacks: which of the two gives complete stacks for this target, at what price.
 //!
-//! Following frame pointers costs the target next to nothing, but goes wrong without a word where code was
-//! built without them. So the first samples carry both, and frame pointers are taken only if they tell the
-//! same story as the unwind tables. The comparison is repeated now and then, since a program may move on to
-//! code that has none.
-//!
-//! The comparison is repeated every half minute. A leaf function without a frame would otherwise hide its
-//! caller unnoticed.
+//! Following frame pointers costs the target next to nothing, but fails silently where code was built without them. So
+//! the first samples carry both, and frame pointers are only used if they agree with the unwind tables. The comparison
+//! is repeated every half minute, since a program may move on to code without frame pointers: there, a leaf function
+//! would hide its caller unnoticed.
 //!
 //! A chain of frame pointers is also used where a copy ends early at a page that is not in memory: if the chain
 //! holds all of the cut stack and ends as complete stacks do, it is the whole stack.
@@ -18,29 +15,30 @@ use super::StackEnd;
 use crate::profile::Outcome;
 use crate::stack::Frame;
 
-/// Samples that are compared before frame pointers are trusted.
+/// Comparisons that a decision for frame pointers takes.
 const TRIAL_SAMPLES: u32 = 200;
-/// The first stacks of a program are the dynamic linker's, which few have built with frame pointers: where so few of them
-/// disagree, the comparison begins anew with those that follow.
+/// The first stacks of a program belong to the dynamic linker, which is rarely built with frame pointers. If they
+/// disagree, the comparison restarts after this many stacks.
 const FIRST_STACKS: u32 = 50;
-/// Samples after which a comparison is given up for want of complete stacks to hold the chains against.
+/// Samples after which a comparison is given up, because too few stacks are complete enough to compare chains with.
 const TRIAL_LIMIT: u32 = 10 * TRIAL_SAMPLES;
-/// Disagreements that frame pointers may have (a sample inside a function's prologue is one), and how many times more
-/// samples are then compared: one in two hundred would be too many.
+/// Disagreements that frame pointers may have (a sample inside a function's prologue is one). If there are any,
+/// `LONGER_TRIAL` times the samples are compared: one disagreement in two hundred would be too many.
 const TOLERATED: u32 = 1;
 const LONGER_TRIAL: u32 = 5;
 /// The frames outside `main` or a thread's function, which C libraries build without frame pointers.
 const START_UP_FRAMES: usize = 3;
-/// Stacks with an unknown outermost frame, out of [`WATCH_SAMPLES`], that end the trust in frame pointers.
+/// Of [`WATCH_SAMPLES`] stacks, how many with an unknown outermost frame end the trust in frame pointers.
 const BROKEN_TO_REVERT: u32 = 5;
 const WATCH_SAMPLES: u32 = 1000;
-/// Frames of the tables and of the chain that must agree before one goes on with the other, and how many of the outermost may be
-/// no callers: words of a stack that the thread has left.
+/// Frames of the tables and of the chain that must agree before the chain continues a stack, and how many of the
+/// tables' outermost frames may be wrong: words that the thread has left on its stack.
 const AGREEING_FRAMES: usize = 2;
 const MADE_UP_FRAMES: usize = 2;
-/// One stack in so many that frame pointers alone lead to its end takes both.
+/// If only frame pointers lead to the end of at least one stack in this many, samples carry both.
 const BOTH_FOR_ONE_IN: u32 = 50;
-/// One stack in so many that the tables lose takes a comparison, first after so long, and then ever more rarely (ns).
+/// If the tables lose at least one stack in this many, frame pointers are compared again: at once the first time, then
+/// after pauses that double from `AUDIT_AFTER_NS` to `LONGEST_PAUSE_NS`.
 const LOST_ONE_IN: u32 = 50;
 const LONGEST_PAUSE_NS: u64 = 3_600_000_000_000;
 /// How long frame pointers are trusted before they are compared again.
@@ -79,7 +77,8 @@ impl Method {
     }
 }
 
-/// Where a stack goes on that the tables lost: behind so many of their frames, and of the chain's.
+/// Where the call chain continues a stack that the tables lost: after `tables` of their frames, with the chain's frames
+/// from `chain` on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Continuation {
     tables: usize,
@@ -89,12 +88,12 @@ pub struct Continuation {
 }
 
 impl Continuation {
-    /// Where the chain goes on from all frames of the tables.
+    /// The chain continues after all frames of the tables.
     fn behind(stack: &[u64]) -> Self {
         Self { tables: stack.len(), chain: stack.len(), leaves_out: false }
     }
 
-    /// Where the chain of a sample goes on from the frames that the tables gave, but perhaps the outermost.
+    /// The chain continues after the frames that agree, if the tables have at most `MADE_UP_FRAMES` beyond them.
     fn find(chain: &[u64], stack: &[u64]) -> Option<Self> {
         let agreeing =
             |chain: &[u64], stack: &[u64]| chain.iter().zip(stack).take_while(|(a, b)| a == b).count();
@@ -129,11 +128,11 @@ pub struct MethodChoice {
     tried: u32,
     compared: u32,
     disagreed: u32,
-    /// Stacks that the chain alone led to their end.
+    /// Stacks that only the chain followed to the end.
     by_chain_alone: u32,
     /// Whether samples carry both because both are needed.
     takes_both: bool,
-    /// Whether the comparison has begun with a program, and not amid it.
+    /// Whether the comparison began with the start of a program.
     is_beginning: bool,
     /// Outermost frames of trustworthy frame-pointer chains: the return addresses into start-up code, wherever a process has
     /// that mapped.
@@ -141,7 +140,7 @@ pub struct MethodChoice {
     watched: u32,
     broken: u32,
     audit_at_ns: Option<u64>,
-    /// When stacks that the tables lose may be compared again, and how long until the time after that (ns).
+    /// When stacks that the tables lose may be compared again (ns), and the pause after that (ns).
     retry_at_ns: u64,
     retry_pause_ns: u64,
 }
@@ -181,9 +180,9 @@ impl MethodChoice {
         self.method
     }
 
-    /// Compares the frame-pointer chain of a sample with its unwound stack (lookup addresses). Where the tables lost the stack and
-    /// the chain, which ends at `end`, leads to its outermost frame, tells how the stack goes on: it is whole then. `locate` says
-    /// which code an address is.
+    /// Compares the call chain by frame pointers with the unwound stack of the same sample (lookup addresses); the
+    /// chain ended at `end`, and `locate` finds the code at an address. If the tables lost the stack and the chain
+    /// leads to its outermost frame, returns how the chain continues it.
     pub fn compare(
         &mut self,
         by_frame_pointer: &[u64],
@@ -196,7 +195,8 @@ impl MethodChoice {
         let last = by_frame_pointer.last().map(|&last| locate(last));
         let is_whole = end.is_outermost() || last.is_some_and(|last| self.outermost.contains(&last));
         let continued = Continuation::find(by_frame_pointer, by_tables).filter(|_| is_whole);
-        // One that seems whole may end in words that another thread has left; where all its frames are right, it does end.
+        // A stack that seems whole may end in words that another thread has left; it does end if all its frames are
+        // right.
         let is_lost =
             |continued: &Continuation| outcome != Outcome::Complete || continued.tables < by_tables.len();
         match (outcome, last) {
@@ -226,11 +226,11 @@ impl MethodChoice {
                 self.disagreed += 1;
                 None
             }
-            _ => None, // nothing to hold the chain against
+            _ => None, // nothing to compare the chain with
         }
     }
 
-    /// How a chain found by frame pointers alone ended, which does at `end`.
+    /// Judges a chain by frame pointers alone, which ended at `end`.
     pub fn judge(
         &mut self,
         chain: &[u64],
@@ -247,7 +247,7 @@ impl MethodChoice {
                 last if last.object.is_in_no_file() => Outcome::Broken,
                 _ if end.is_outermost() => Outcome::Complete,
                 last if self.outermost.contains(&last) => Outcome::Complete,
-                // There is no telling, and the user chose frame pointers.
+                // It cannot be decided here, and the user chose frame pointers.
                 _ if self.fixed && end == StackEnd::Untold => Outcome::Complete,
                 _ => Outcome::Broken,
             },
@@ -257,7 +257,7 @@ impl MethodChoice {
         outcome
     }
 
-    /// How a stack ended that was unwound by tables alone.
+    /// Notes the outcome of a stack that was unwound by tables alone.
     pub fn note_unwound(&mut self, outcome: Outcome) {
         self.watched += 1;
         self.broken +=
@@ -296,7 +296,7 @@ impl MethodChoice {
         }
     }
 
-    /// Frame pointers disagree with the tables: where they alone lead to the end of many stacks, both are taken.
+    /// Frame pointers disagree with the tables: if many stacks are only complete by frame pointers, samples carry both.
     fn take_both_or_tables(&mut self) -> Option<Method> {
         let is_early = self.takes_both && self.tried < TRIAL_SAMPLES;
         self.takes_both = is_early || BOTH_FOR_ONE_IN * self.by_chain_alone >= self.tried;
@@ -309,7 +309,7 @@ impl MethodChoice {
         None
     }
 
-    /// The tables may lose stacks that frame pointers would not: a thread that has changed stacks, or code that has come since.
+    /// The tables may lose stacks that frame pointers can follow: a thread has switched stacks, or new code was loaded.
     fn compare_what_is_lost(&mut self, now_ns: u64) -> Option<Method> {
         let loses = LOST_ONE_IN * self.broken >= self.watched;
         (self.watched, self.broken) = (0, 0);
@@ -327,12 +327,12 @@ impl MethodChoice {
         (self.tried, self.compared, self.disagreed, self.by_chain_alone) = (0, 0, 0, 0);
     }
 
-    /// Comparisons that a decision for frame pointers takes.
+    /// Comparisons needed to decide for frame pointers.
     fn needed(&self) -> u32 {
         if self.disagreed == 0 { TRIAL_SAMPLES } else { LONGER_TRIAL * TRIAL_SAMPLES }
     }
 
-    /// A process has begun another program: what was learnt does not hold for it.
+    /// A process runs another program: what was learnt no longer holds.
     pub fn program_changed(&mut self) -> Option<Method> {
         self.is_beginning = true;
         self.takes_both = false;
@@ -354,7 +354,7 @@ impl MethodChoice {
     }
 }
 
-/// The chain holds every frame of the stack, but perhaps the outermost ones of start-up code.
+/// Whether the chain has every frame of the stack, except perhaps the outermost ones of start-up code.
 fn agree(chain: &[u64], stack: &[u64]) -> bool {
     stack.starts_with(chain) && stack.len() - chain.len() < START_UP_FRAMES
 }

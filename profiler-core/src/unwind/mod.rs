@@ -32,16 +32,15 @@ use registers::{Caches, Registers, Unwinders};
 
 /// A stack deeper than this is taken for a loop.
 const MAX_FRAMES: usize = 4096;
-/// The library counts changes of module sets in 16 bits to know which cached rules are stale; the cache is
-/// renewed before that count can wrap around. A mapping adds up to three modules, each of which is removed again
-/// some day, and a process begins with a set of its own for each machine: less than nine counts for each change that
-/// is told.
+/// The library counts changes of module sets in 16 bits to detect stale cached rules; the cache is renewed before that
+/// count can wrap around. A mapping adds up to three modules, each of which is removed at some time, and each process
+/// begins with a module set for each machine: fewer than nine counts for each reported change.
 const CACHE_LIFE_CHANGES: u32 = 7_000;
 /// Where a stack can be. Outside, the library computes addresses that overflow.
 const STACK_ADDRESSES: Range<u64> = 4096..1 << 63;
 /// Frames of a chain of frame pointers that may lie beyond the outermost function.
 const MADE_UP_CALLERS: usize = 2;
-/// Addresses that are remembered.
+/// Most addresses that are remembered.
 const MAX_KNOWN: usize = 1 << 16;
 
 /// The files loaded into one address space, as the unwinding library wants them.
@@ -82,7 +81,7 @@ fn parts(section: Option<&Section>) -> (Option<Range<u64>>, Option<SectionBytes>
     section.map_or((None, None), |s| (Some(s.svma.clone()), Some(s.bytes.clone())))
 }
 
-/// What unwinding a copied stack gave.
+/// The result of unwinding a copied stack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Unwound {
     /// How it ended.
@@ -91,18 +90,18 @@ pub struct Unwound {
     pub depth_bytes: u64,
 }
 
-/// What the tables know of an address, for the choice of how to go on.
+/// What the tables say about an address, to choose how to continue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Known {
     /// Nothing.
     Nothing,
-    /// What must not be evaluated.
+    /// A rule that must not be evaluated.
     Unsafe,
-    /// A rule that the library follows as well; in short, where that is possible.
+    /// A rule that the library supports; in short form, if possible.
     Usual(Option<ShortRule>),
     /// A rule that takes all registers, or that the library does not have.
     Rare,
-    /// That a program begins there: whatever the rule, it has no caller.
+    /// A program begins here: whatever the rule says, there is no caller.
     Entry,
 }
 
@@ -121,7 +120,7 @@ pub struct StackUnwinder {
     places: Vec<u64>,
     /// The word that the outermost one keeps of its caller and that was not copied.
     unread: Option<u64>,
-    /// Whether it returns to where nothing is known to be executable.
+    /// Whether the outermost frame returns to memory that is not known to be executable.
     is_untold: bool,
     /// How a stack ends that goes no further than a return address, by the generation of the process.
     ends: FxHashMap<(u64, u64), StackEnd>,
@@ -138,13 +137,13 @@ impl StackUnwinder {
         self.unread
     }
 
-    /// Whether the last stack returns to where nothing is executable, by what is known of the process.
+    /// Whether the last stack returns to memory that is not executable, as far as known.
     pub fn is_untold(&self) -> bool {
         self.is_untold
     }
 
-    /// What it means that a stack goes no further than a lookup address. `is_return` tells callers from the innermost frame, which is
-    /// where a function runs, and not where a call returns.
+    /// What it means if a stack ends at a lookup address. `is_return`: the frame is a caller, not the innermost frame,
+    /// which has an instruction address instead of a return address.
     pub fn end_at(&mut self, process: &Process, address: u64, is_return: bool) -> StackEnd {
         if !is_return {
             let is_entry = self.known(process, address) == Known::Entry;
@@ -157,8 +156,9 @@ impl StackUnwinder {
         *self.ends.entry((process.generation, address)).or_insert_with(find)
     }
 
-    /// How a chain of frame pointers ends (lookup addresses, innermost first). From where it leads to no code on it is cut: where code
-    /// keeps other numbers in that register, it leads through data.
+    /// How a call chain by frame pointers ends (lookup addresses, innermost first). The chain is cut at the first
+    /// address that is not code: if code keeps other values in the frame pointer register, the chain leads through
+    /// data.
     pub fn chain_end(&mut self, process: &Process, chain: &mut Vec<u64>) -> StackEnd {
         let callers = chain.iter().skip(1);
         let code = 1 + callers.take_while(|&&caller| process.space.is_executable(caller)).count();
@@ -170,7 +170,7 @@ impl StackUnwinder {
         if end == StackEnd::OutermostBeginning
             && let Some(last) = chain.last_mut()
         {
-            *last += 1; // no call returns to a beginning
+            *last += 1; // this address is no return address
         }
         end
     }
@@ -206,7 +206,7 @@ impl StackUnwinder {
         }
     }
 
-    /// What the tables know of a lookup address; they are asked once.
+    /// What the tables say about a lookup address; they are read once for each.
     fn known(&mut self, process: &Process, address: u64) -> Known {
         if self.known.len() > MAX_KNOWN {
             self.known.clear();
@@ -253,7 +253,7 @@ impl StackUnwinder {
                 (sp, by_library.unwrap_or((Outcome::Broken, sp))) // of that machine, the library has all rules
             }
             UserRegs::Narrow { ip } => {
-                frames.push(ip); // all that can be told by 64-bit rules
+                frames.push(ip); // all that 64-bit rules can find
                 (0, (Outcome::Narrow, 0))
             }
         };
@@ -274,14 +274,14 @@ impl StackUnwinder {
             frames.truncate(first + known);
             self.places.truncate(known);
         }
-        // How deep another stack is tells nothing of the copied one.
+        // The depth of another stack says nothing about the copied one.
         let outermost = if ends::is_elsewhere(outermost, base, stack) { base } else { outermost };
         let depth_bytes = outermost.saturating_sub(base).min(stack.len() as u64);
         Unwound { outcome, depth_bytes }
     }
 
-    /// Takes off the outermost frames where nothing is executable, by what is known of the process: words that are no return
-    /// addresses. Where such a frame leads on to code, it is code that nobody has told of. Whether there were any.
+    /// Removes outermost frames in memory that is not executable, as far as known: such words are not return addresses,
+    /// or belong to code that was never reported. Returns whether there were any.
     fn drop_what_is_no_code(&mut self, process: &Process, frames: &mut Vec<u64>, first: usize) -> bool {
         let callers = frames.get(first + 1..).unwrap_or_default().iter().rev();
         let none = callers.take_while(|&&caller| !process.space.is_executable(caller)).count();
@@ -291,7 +291,7 @@ impl StackUnwinder {
         self.is_untold
     }
 
-    /// How a stack ends whose outermost frame has no caller where its return address should be.
+    /// The outcome of a stack whose outermost frame has no caller in the place of its return address.
     fn without_caller(&mut self, process: &Process, frames: &[u64]) -> Outcome {
         let Some(&last) = frames.last() else { return Outcome::Broken };
         match self.end_at(process, last, frames.len() > 1) {
@@ -346,7 +346,7 @@ impl StackUnwinder {
                 Known::Unsafe => break Outcome::Broken,
                 Known::Entry => break Outcome::Complete,
                 Known::Rare if R::HAS_RULES => return Err(NeedsAll),
-                // The frame pointer may not be this function's yet: that needs a look at the stack.
+                // The frame pointer may not be set up by this function yet: the stack has to be searched.
                 Known::Nothing
                     if R::HAS_RULES
                         && !at.is_return_address()
@@ -386,7 +386,8 @@ impl StackUnwinder {
                 self.unread = Some(address);
                 let has_fallen_back = caller != Err(Error::CouldNotReadStack(address));
                 if has_fallen_back {
-                    // To the frame pointer, and the library will do so at this address from now on, whatever its rule says.
+                    // The library fell back to the frame pointer, and caches that for this address, whatever the rule
+                    // says.
                     (self.caches, self.changes) = (Caches::default(), 0);
                 }
                 if is_cut_off(address, base, stack) {
@@ -401,11 +402,11 @@ impl StackUnwinder {
                 }
             }
             if caller.is_ok() {
-                self.unread = None; // it was found all the same
+                self.unread = None; // the caller was found without it
             }
             let is_amid = |sp| known == Known::Nothing && has_caller_beyond(space, base, sp, stack);
             match caller.map(|caller| caller.and_then(FrameAddress::from_return_address)) {
-                // A word of the frame that is no caller; it shall not be shown as one.
+                // A word of the frame that is not a caller must not be reported as one.
                 Ok(Some(caller))
                     if known == Known::Nothing
                         && space.is_executable(address)
@@ -437,7 +438,7 @@ impl StackUnwinder {
     }
 }
 
-/// Whether a stack goes on from its outermost frame, for all that is known.
+/// Whether a stack continues beyond its outermost frame, as far as known.
 fn goes_on(outcome: Outcome) -> bool {
     matches!(outcome, Outcome::CopyTooShort | Outcome::StackAbsent | Outcome::TooManyFrames)
 }

@@ -6,9 +6,9 @@
 //!   all registers.
 //! - A signal interrupts an instruction; a call returns behind one. So the caller of a signal trampoline is
 //!   looked up at its exact address.
-//! - An address that is returned to and is the first of a function was put there by hand: a signal trampoline,
-//!   or the end of a fiber. No call precedes it, so the frame is found by that address and not by the one
-//!   before. If it is no trampoline, it has no caller.
+//! A return address that is a function's first instruction was written explicitly: for a signal trampoline, or the end
+//! of a fiber. No call precedes it, so the frame is looked up at that address and not at the one before. If it is not a
+//! trampoline, it has no caller.
 //! - A signal frame of the kernel is recognised by its contents, on both processors, where the trampoline has
 //!   no table.
 
@@ -26,20 +26,20 @@ use crate::process::{AddressSpace, Process};
 use crate::profile::Outcome;
 use crate::record::StackCopy;
 
-/// Rules that are remembered.
+/// Most rules that are remembered.
 const MAX_RULES: usize = 1 << 13;
 
 /// How far below the stack pointer a function may keep words.
 const RED_ZONE_BYTES: u64 = 128;
-/// Words of a frame that are searched for what was kept there.
+/// Words of a frame that are searched for a saved frame address.
 const SEARCHED_WORDS: u64 = 512;
 
-/// What holds at an address.
+/// What is known of an address.
 #[derive(Clone)]
 enum At {
     Nothing,
     Unsafe,
-    /// A program begins there, whatever the rule.
+    /// A program begins here, whatever the rule says.
     Entry,
     Rule(Arc<Rule>),
 }
@@ -94,7 +94,7 @@ pub(super) fn unwind(
             At::Rule(rule) => (by_rule(space, rule, &registers, read), rule.is_trampoline()),
             At::Nothing => without_table(space, at, &registers, read),
         };
-        // The frame is the function that begins where is returned to, not the one before it.
+        // The frame belongs to the function that begins at the return address, not to the one before it.
         let is_at_beginning = match &known {
             At::Rule(rule) => is_interrupted || rule.is_at_beginning(),
             _ => is_interrupted,
@@ -172,7 +172,7 @@ fn without_table(
 ) -> (Result<Registers, NoCaller>, bool) {
     let is_code = |address| space.is_executable(address);
     let (address, sp) = (at.address_for_lookup(), registers.sp());
-    let bp = registers.bp().unwrap_or(1); // leads nowhere
+    let bp = registers.bp().unwrap_or(1); // an invalid address
     let is_generated = space.is_generated(address);
     let caller = if !at.is_return_address() && is_code(address) {
         of_innermost(sp, bp, !is_generated, is_code, read)

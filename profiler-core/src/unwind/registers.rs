@@ -31,14 +31,14 @@ impl Unwinders {
     }
 }
 
-/// What the library has learnt about code addresses.
+/// The library's caches of code addresses.
 #[derive(Default)]
 pub(super) struct Caches {
     x86_64: CacheX86_64,
     aarch64: CacheAarch64,
 }
 
-/// A machine's registers, as far as unwinding follows them.
+/// A machine's registers that unwinding follows.
 pub(super) trait Registers: Sized {
     /// The library's unwinder for them.
     type Unwinder: Unwinder<UnwindRegs = Self, Module = Module<SectionBytes>>;
@@ -50,7 +50,8 @@ pub(super) trait Registers: Sized {
     /// Whether [`rare`](super::rare) follows what the library does not.
     const HAS_RULES: bool;
 
-    /// The caller by a rule in short, and its registers. Otherwise the address of the word that is missing, where it is that.
+    /// The caller by a short rule, with its registers. Otherwise the address of the missing word, if that is the
+    /// reason.
     fn by_rule(
         &self,
         _: &ShortRule,
@@ -173,8 +174,8 @@ impl Registers for UnwindRegsAarch64 {
             .then(|| (pc, Self::new_with_ptr_auth_mask(self.lr_mask(), lr, saved_sp, saved_fp)))
     }
 
-    /// For the library, a function whose frame is found by its frame pointer is the outermost if its caller's is zero.
-    /// But start-up code has such callers, and where frame pointers are omitted the register holds any number.
+    /// For the library, a function with a frame pointer is the outermost one if its caller's frame pointer is zero. But
+    /// start-up code may call it so, and without frame pointers the register holds any value.
     fn overlooked(&self, word: impl Fn(u64) -> Option<u64>) -> Option<(u64, Self)> {
         let (fp, mask) = (self.fp(), self.lr_mask());
         let is_record = fp >= self.sp() && word(fp)? == 0;

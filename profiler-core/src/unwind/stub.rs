@@ -3,7 +3,7 @@
 
 use crate::process::AddressSpace;
 
-/// Words that the stub's call leaves above the return address into it: the room it made.
+/// Bytes that the stub reserves above the return address into it.
 const ROOM_BYTES: u64 = 8;
 
 /// A caller, and the stack pointer there.

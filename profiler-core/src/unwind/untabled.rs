@@ -4,7 +4,7 @@
 //! address into a function with tables lies between it and the program's entry point: the C library may have
 //! called back (`ends.rs`).
 
-/// A caller: where it goes on, and its stack and frame pointers.
+/// A caller: its instruction, stack and frame pointers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Caller {
     pub(super) ip: u64,
@@ -12,7 +12,7 @@ pub(super) struct Caller {
     pub(super) bp: u64,
 }
 
-/// What a word of the stack that cannot be read means.
+/// Why a word of the stack does not give a caller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum NoCaller {
     /// The word at this address is missing.
@@ -23,7 +23,7 @@ pub(super) enum NoCaller {
     Wild,
 }
 
-/// By the frame pointer: the caller's lies where it points to, and the return address above it.
+/// The caller by the frame pointer: it points to the caller's frame pointer, with the return address above it.
 pub(super) fn by_frame_pointer(
     sp: u64,
     bp: u64,
@@ -54,7 +54,7 @@ pub(super) fn of_innermost(
     if top == bp
         && let Some(ip) = returns_to(sp.wrapping_add(8))
     {
-        return Ok(Caller { ip, sp: sp.wrapping_add(16), bp }); // pushed, and not yet set
+        return Ok(Caller { ip, sp: sp.wrapping_add(16), bp }); // frame pointer pushed, but not set yet
     }
     let framed = by_frame_pointer(sp, bp, &read).ok().filter(|caller| is_code(caller.ip.wrapping_sub(1)));
     let frameless = returns_to(sp).map(|ip| Caller { ip, sp: sp.wrapping_add(8), bp });

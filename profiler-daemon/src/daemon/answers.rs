@@ -26,17 +26,17 @@ const MORE_THAN_ALL: f64 = 1.01;
 const CLOCKS_APART_S: f64 = 2.0;
 
 impl Daemon {
-    /// Answers, or has the answer come later.
+    /// Executes a command, and answers it now or later.
     pub(super) fn execute(&mut self, command: DaemonCommand) {
         match command {
             DaemonCommand::Show => self.publish(),
             DaemonCommand::Attach(wanted, reply) => {
                 let attached = self.attach_wanted(*wanted);
-                self.publish(); // whoever is answered sees what was done
+                self.publish(); // the requester then sees what was done
                 drop(reply.send(attached));
             }
             DaemonCommand::Detach(name, reply) => {
-                self.publish(); // the last that was counted of it
+                self.publish(); // the final counts of the target
                 let detached = self.detach(name);
                 self.publish();
                 drop(reply.send(detached));
@@ -102,7 +102,7 @@ impl Daemon {
         if !all.iter().any(|id| self.targets[id].has_processes()) {
             self.drop_section(own);
             let is_asked = |watched: &Watched| watched.identity.origin == Origin::Request;
-            // Those that were asked for before come first.
+            // Targets that were requested earlier come first.
             let text = match self.targets.values().any(is_asked) {
                 true => {
                     "the only processes that match belong to other targets that were attached; `sweetspot \
@@ -117,7 +117,7 @@ impl Daemon {
         Ok(Attached { name, takes_from })
     }
 
-    /// What a target without a name is called: what it is, as far as names can hold it.
+    /// A name for a target that was requested without one, made from its selection.
     fn name_for(&self, target: &TargetSettings) -> String {
         const ENDING: usize = 4; // room for a number
         let is_kept = |c: &char| TargetSettings::is_name_character(*c);
@@ -154,14 +154,14 @@ impl Daemon {
         }
     }
 
-    /// Nothing of what was asked for is watched any more.
+    /// Removes the targets of a requested section.
     fn drop_section(&mut self, own: TargetId) {
         let all = self.of_section(own);
         self.discovery.remove(own);
         all.into_iter().for_each(|id| self.drop_target(id));
     }
 
-    /// Says how everything is to whoever asks from now on.
+    /// Publishes the status for all later requests.
     pub(super) fn publish(&mut self) {
         let at_ns = clock::monotonic_ns();
         self.next_publishing_ns = at_ns + PUBLISH_EVERY_NS;
@@ -272,7 +272,7 @@ impl Daemon {
                 limit_bytes: self.settings.limits.memory.get(),
                 symbol_bytes: self.setup.symbols.held_bytes(),
                 pressed: self.pressed,
-                ..MemoryStatus::default() // whoever asks reads what there is to read
+                ..MemoryStatus::default() // read when a request needs it
             },
             symbolizer: SymbolizerStatus {
                 apart: process.obstacle.is_none(),

@@ -16,14 +16,14 @@ use tokio::time::timeout;
 
 use super::status_snapshot::{Latest, StatusSnapshot};
 
-/// What was published so long ago is as good as what is so now (ns).
+/// A published status up to this age counts as current (ns).
 const FRESH_NS: u64 = 1_000_000_000;
 /// How long a busy loop is waited for, to publish what is newer.
 const PATIENCE: Duration = Duration::from_millis(500);
 /// Commands that may wait for the loop; it answers within a step.
 const QUEUE: usize = 64;
 
-/// Where an answer goes. Whoever asked may have left.
+/// Where an answer goes. The requester may have disconnected.
 pub(crate) type Reply<T> = oneshot::Sender<T>;
 
 /// A command to the loop.
@@ -31,9 +31,9 @@ pub(crate) type Reply<T> = oneshot::Sender<T>;
 pub(crate) enum DaemonCommand {
     /// Publish how everything is.
     Show,
-    /// Watch a target that no file names, for so long; answered once it is looked at.
+    /// Watch a target that is not in the settings, for the requested time; answered once processes were scanned for it.
     Attach(Box<AttachRequest>, Reply<Result<Attached, Refused>>),
-    /// Watch such a target no more; what was sampled is kept.
+    /// Stop watching such a target; what was sampled is kept.
     Detach(String, Reply<Result<(), Refused>>),
     /// End the windows that are open, and keep them. Answered once they can be read from the store.
     Flush(Flush, Reply<Result<(), Refused>>),
@@ -48,43 +48,43 @@ pub(crate) enum DaemonCommand {
 /// Whose windows are to be ended, and why.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Flush {
-    /// Of these targets; empty: of all.
+    /// The names of the targets; if empty, all.
     pub(crate) targets: Vec<String>,
-    /// With these labels, all of them.
+    /// Labels that a target must have.
     pub(crate) labels: BTreeMap<String, String>,
     /// Whether this is the end of a requested time range; then earlier early ends don't delay it.
     pub(crate) is_end: bool,
-    /// How long before the request the range ended (ns): windows that have begun since hold nothing of it.
+    /// How long before the request the range ended (ns): windows that began after that are not needed.
     pub(crate) ended_ago_ns: u64,
 }
 
 impl Flush {
-    /// Whether it is about this target.
+    /// Whether the request includes this target.
     pub(crate) fn wants(&self, name: &str, labels: &BTreeMap<String, String>) -> bool {
         let is_named = self.targets.is_empty() || self.targets.iter().any(|target| target == name);
         is_named && self.labels.iter().all(|(key, text)| labels.get(key) == Some(text))
     }
 }
 
-/// A target that somebody asks for.
+/// A request to watch a target.
 #[derive(Clone, Debug)]
 pub(crate) struct AttachRequest {
-    /// What it is; its name may be empty, and is then made from what it is.
+    /// The target. If its name is empty, one is made from its selection.
     pub(crate) target: TargetSettings,
     /// For how long it is watched.
     pub(crate) time: Duration,
 }
 
-/// A target that somebody asked for.
+/// The answer to an [`AttachRequest`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub(crate) struct Attached {
-    /// By which it is asked for.
+    /// The target's name in further requests.
     pub(crate) name: String,
     /// Names of targets that its processes belonged to, and will again once it ends.
     pub(crate) takes_from: Vec<String>,
 }
 
-/// Why the loop does not do what it is asked.
+/// Why the loop refuses a command.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum Refused {
     /// There is no such target.
@@ -93,10 +93,10 @@ pub(crate) enum Refused {
     /// It stands in the settings, or a target of this name exists.
     #[error("{0}")]
     Conflict(String),
-    /// It cannot mean anything, or cannot be sampled.
+    /// The request is invalid, or the target cannot be sampled.
     #[error("{0}")]
     Invalid(String),
-    /// Too many ask, or there are too many targets.
+    /// There are too many requests or too many targets.
     #[error("{0}")]
     Busy(String),
     /// The daemon is about to end.
@@ -126,7 +126,7 @@ impl Publisher {
     }
 }
 
-/// The two ends, and where the loop publishes.
+/// A new channel: its two ends, and where the loop publishes the status.
 pub(crate) fn channel() -> (CommandSender, CommandReceiver, Publisher) {
     let (queue, commands) = mpsc::channel(QUEUE);
     let (publisher, latest) = watch::channel(None);
@@ -134,16 +134,16 @@ pub(crate) fn channel() -> (CommandSender, CommandReceiver, Publisher) {
 }
 
 impl CommandSender {
-    /// How everything is: as it was a second ago at most, or, where the loop is busy, as it was when it came round last.
+    /// The latest status: at most a second old, or, if the loop is busy, the one of its last turn.
     ///
     /// # Errors
     ///
-    /// If the loop is not there any more, or has not begun to turn.
+    /// If the loop has ended, or has not started.
     pub(crate) async fn latest(&self) -> Result<Arc<StatusSnapshot>, Refused> {
         let mut latest = self.latest.clone();
         let is_fresh = latest.borrow_and_update().as_ref().is_some_and(|last| last.age_ns() <= FRESH_NS);
         if !is_fresh {
-            let _ = self.queue.try_send(DaemonCommand::Show); // where the queue is full, others have asked
+            let _ = self.queue.try_send(DaemonCommand::Show); // if the queue is full, other requests wait for the same
             let _ = timeout(PATIENCE, latest.changed()).await;
         }
         let is_there = self.latest.has_changed().is_ok();
@@ -151,7 +151,7 @@ impl CommandSender {
         found.ok_or(Refused::Stopping)
     }
 
-    /// Sends a command without an answer. It is dropped where the loop has more to do than it can.
+    /// Sends a command without an answer. It is dropped if the queue is full.
     pub(crate) fn send(&self, command: DaemonCommand) {
         let _ = self.queue.try_send(command);
     }
@@ -160,7 +160,7 @@ impl CommandSender {
     ///
     /// # Errors
     ///
-    /// If the loop is not there any more, or has more to answer than it can.
+    /// If the loop has ended, or the queue is full.
     pub(crate) async fn request<T>(
         &self,
         command: impl FnOnce(Reply<T>) -> DaemonCommand,

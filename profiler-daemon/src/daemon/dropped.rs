@@ -1,4 +1,4 @@
-//! What targets use that the rules for labels drop: none of it belongs to `everything`.
+//! CPU time of targets that the rules for labels drop: it does not belong to `everything`.
 
 use super::Daemon;
 use super::watched::Watched;
@@ -7,12 +7,12 @@ use super::watched::Watched;
 #[derive(Debug, Default)]
 pub(super) struct DroppedTime {
     total_ns: u64,
-    /// What they had used by the last look; none if nothing was sampled then that it could count for.
+    /// Their CPU time at the last reading; none if `everything` was not sampled then.
     last_ns: Option<u64>,
 }
 
 impl DroppedTime {
-    /// They have used so much by now.
+    /// Takes in the CPU time that they have used so far.
     fn observe(&mut self, used_ns: Option<u64>) {
         let before_ns = std::mem::replace(&mut self.last_ns, used_ns);
         if let (Some(before_ns), Some(used_ns)) = (before_ns, used_ns) {
@@ -26,13 +26,13 @@ impl DroppedTime {
 }
 
 impl Daemon {
-    /// Whether a target is sampled that has every process of no other.
+    /// Whether `everything` is sampled.
     pub(super) fn samples_rest(&self) -> bool {
         let is_rest = |watched: &Watched| watched.identity.is_everything && watched.is_sampled();
         self.targets.values().any(is_rest)
     }
 
-    /// Reads what dropped targets have used, where it matters.
+    /// Reads what dropped targets have used, if `everything` is sampled.
     pub(super) fn note_dropped(&mut self) {
         let used_ns = self.samples_rest().then(|| self.discovery.dropped_cpu_ns());
         self.dropped.observe(used_ns);

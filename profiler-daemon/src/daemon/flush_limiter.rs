@@ -6,11 +6,11 @@
 //! for a person who looks around; fewer in the long run, for a program that requests every second. Such a
 //! request waits, and gets a complete response.
 
-/// Shorter windows than this are ended for nobody (ns).
+/// A window younger than this is not ended early (ns).
 const SHORTEST_NS: u64 = 1_000_000_000;
-/// Ends that may follow each other as soon as that.
+/// Early ends that may follow each other directly.
 const AT_ONCE: f64 = 10.0;
-/// In the long run there is one in this time (ns).
+/// In the long run, one early end is allowed in this time (ns).
 const EVERY_NS: f64 = 6e9;
 /// How many early ends the allowance may be overdrawn by: the next one is allowed at most 24 s after the last, if the
 /// window is a second old. That is within the time that a request may take (`Bounds::answer`).

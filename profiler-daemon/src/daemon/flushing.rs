@@ -6,10 +6,10 @@ use super::Daemon;
 use super::command::{Flush, Refused, Reply};
 use super::window_writer::LostWindow;
 
-/// Somebody who waits for windows to be kept.
+/// A request that waits for windows to be kept.
 #[derive(Debug)]
 pub(crate) struct FlushWaiter {
-    /// Whose.
+    /// Which windows it wants.
     flush: Flush,
     /// When (ns): windows that began before that, and before the end of the range, are to be ended.
     asked_ns: u64,
@@ -17,7 +17,7 @@ pub(crate) struct FlushWaiter {
 }
 
 impl Daemon {
-    /// Somebody waits for windows from now on. Several who ask for the same window are served by one end of it.
+    /// Adds a request for windows. Several requests for the same window are served by ending it once.
     pub(super) fn wait_for_windows(
         &mut self,
         flush: Flush,
@@ -27,16 +27,17 @@ impl Daemon {
         self.waiting.push(FlushWaiter::new(flush, asked_ns, reply));
     }
 
-    /// When a window that is waited for may be ended next; none if nobody waits.
+    /// When the next requested window may be ended; `None` if no request waits.
     pub(super) fn next_flush_ns(&self) -> Option<u64> {
         let ends = self.targets.values().filter_map(|watched| watched.early_end_ns(self.claim(watched)?));
         let soonest = ends.min();
         soonest.or_else(|| self.waiting.iter().map(|waiting| waiting.asked_ns).min())
     }
 
-    /// Ends what may be ended of it, and has those answered who wait for nothing else, once it is kept.
+    /// Ends the requested windows that may be ended. Requests that wait for nothing else are answered once they are
+    /// kept.
     pub(super) fn flush(&mut self, now_ns: u64) {
-        self.waiting.retain(|waiting| !waiting.reply.is_closed()); // who has left wants nothing ended
+        self.waiting.retain(|waiting| !waiting.reply.is_closed()); // disconnected clients need nothing
         let mut due = Vec::new();
         for (id, watched) in &self.targets {
             let end_ns = self.claim(watched).and_then(|is_end| watched.early_end_ns(is_end));
@@ -83,7 +84,7 @@ impl FlushWaiter {
         drop(self.reply.send(kept));
     }
 
-    /// He cannot be served.
+    /// Answers that the request cannot be served.
     pub(super) fn refuse(self, why: Refused) {
         drop(self.reply.send(Err(why)));
     }

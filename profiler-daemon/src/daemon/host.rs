@@ -9,7 +9,7 @@ const WINDOW_NS: u64 = 10_000_000_000;
 /// Current spending is averaged over this time (ns); over a longer one, a start would look like a steady load.
 const PRESENT_NS: u64 = 3_000_000_000;
 
-/// What was spent until a moment (ns of CPU time, but for the first).
+/// CPU time spent up to a moment (ns).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Spent {
     /// The moment, by the monotonic clock.
@@ -33,7 +33,7 @@ impl Spent {
     }
 }
 
-/// Adds it up.
+/// The host's account of what profiling costs.
 #[derive(Debug, Default)]
 pub(crate) struct HostAccount {
     began: Spent,
@@ -43,12 +43,12 @@ pub(crate) struct HostAccount {
 }
 
 impl HostAccount {
-    /// From this moment on.
+    /// An account that begins now.
     pub(crate) fn new(now: Spent, cpus: usize) -> Self {
         Self { began: now, history: VecDeque::from([now]), worst_10s: 0.0, cpus: cpus.max(1) }
     }
 
-    /// Takes in what was spent until now; once a second.
+    /// Takes in the totals up to now; called once a second.
     pub(crate) fn observe(&mut self, now: Spent, cpus: usize) {
         self.cpus = cpus.max(1);
         self.history.push_back(now);
@@ -68,7 +68,7 @@ impl HostAccount {
         if wall_ns > 0 { spent_ns as f64 / wall_ns as f64 } else { 0.0 }
     }
 
-    /// The same without set-up, which counts over the minutes that follow.
+    /// [`Self::last_10s_ratio`] without set-up, which is charged over the following minutes.
     pub(crate) fn counted_10s_ratio(&self) -> f64 {
         let (then, now) = (self.oldest(), self.latest());
         let wall_ns = now.at_ns.saturating_sub(then.at_ns).max(WINDOW_NS) * self.cpus as u64;
@@ -76,8 +76,8 @@ impl HostAccount {
         now.since(&then).saturating_sub(once_ns) as f64 / wall_ns as f64
     }
 
-    /// Own CPU time of no target and for no names, in the last ten seconds (CPU-seconds per second): what the first seconds took is
-    /// no sign that the next will take as much.
+    /// Own CPU time for no target and for no names, in the last ten seconds (CPU-seconds per second). In the first ten
+    /// seconds it is averaged over ten, too: they say little about the next.
     pub(crate) fn housekeeping_cpus(&self) -> f64 {
         let (then, now) = (self.oldest(), self.latest());
         let wall_ns = now.at_ns.saturating_sub(then.at_ns).max(WINDOW_NS) as f64;
@@ -87,7 +87,7 @@ impl HostAccount {
         beside_ns as f64 / wall_ns
     }
 
-    /// What is spent on all but names just now (CPU-seconds per second).
+    /// What everything except names takes at present (CPU-seconds per second).
     pub(crate) fn beside_names_cpus(&self) -> f64 {
         let now = self.latest();
         let is_present = |spent: &&Spent| now.at_ns.saturating_sub(spent.at_ns) <= PRESENT_NS;
@@ -97,7 +97,7 @@ impl HostAccount {
         now.since(&then).saturating_sub(names_ns) as f64 / wall_ns as f64
     }
 
-    /// The figures to show.
+    /// The figures for the status.
     pub(crate) fn status(&self, budget_ratio: f64) -> HostStatus {
         let (began, now) = (self.began, self.latest());
         let own_ns = now.self_ns.saturating_sub(began.self_ns);
@@ -111,7 +111,7 @@ impl HostAccount {
             setup_cpu_s: now.once_ns.saturating_sub(began.once_ns) as f64 * 1e-9,
             housekeeping_cpu_s: own_ns.saturating_sub(now.turns_ns.saturating_sub(began.turns_ns)) as f64
                 * 1e-9,
-            busy_cpu_s: 0.0, // the loop knows whose time is whose
+            busy_cpu_s: 0.0, // filled in by the loop
             targets_cpu_s: 0.0,
         }
     }

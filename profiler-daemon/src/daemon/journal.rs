@@ -1,8 +1,8 @@
-//! What an operator reads in the log: what runs, which targets come, go, fail and are left out, what is not kept, and what
-//! profiling costs beyond the host's budget.
+//! The log for an operator: what runs, which targets appear, end, fail and are left out, what is not kept, and when
+//! profiling exceeds the host's budget.
 //!
-//! A message says all, since readers of the journal show nothing else; its fields say the same for programs. No cause writes more
-//! than a few lines a minute: a host whose services restart all the time would fill its disk.
+//! A message is complete in itself, since journal readers show only the message; its fields repeat the facts for
+//! programs. No cause writes more than a few lines a minute: services that restart all the time would fill the disk.
 
 use std::collections::BTreeMap;
 
@@ -16,11 +16,12 @@ use crate::discovery::TargetId;
 const MINUTE_NS: u64 = 60_000_000_000;
 /// Lines about targets in a minute.
 const MOST_LINES: u64 = 20;
-/// A target is said to have no process after so long: it stays attached to meanwhile, and programs may come and go (ns).
+/// How long a target must be without a process before that is logged (ns): it stays attached to meanwhile, and programs
+/// may restart.
 const LINGER_NS: u64 = MINUTE_NS;
 /// Targets of the settings that are named at the start.
 const NAMED: usize = 5;
-/// Cost of ten seconds over the host's budget from which it is a line.
+/// An overhead of ten seconds is logged if it exceeds the host's budget by this factor.
 const OVERRUN: f64 = 1.05;
 
 /// What was written so far.
@@ -29,32 +30,32 @@ pub(super) struct Journal {
     known: BTreeMap<TargetId, Known>,
     lines: LineLimit,
     store: StoreLog,
-    /// Windows that were kept in folders which other settings named.
+    /// Windows that were kept in folders of earlier settings.
     windows_elsewhere: u64,
     overrun: OncePerMinute,
 }
 
-/// How a target was when it was looked at last.
+/// The state of a target at the last observation.
 #[derive(Debug)]
 struct Known {
     name: String,
     state: TargetState,
-    /// Since when it has no process, of which nothing is said yet (ns).
+    /// Since when it has had no process, if that is not logged yet (ns).
     empty_since_ns: Option<u64>,
 }
 
-/// How a target is now.
+/// The present state of a target.
 struct Seen {
     id: TargetId,
     name: String,
     state: TargetState,
     processes: usize,
-    /// Whether there is somebody to sample: of everything there always is.
+    /// Whether it has a process to sample; `everything` always has.
     has_processes: bool,
     reason: Option<String>,
 }
 
-/// What became of a target.
+/// A change of a target's state.
 #[derive(Debug, PartialEq, Eq)]
 enum Event {
     Sampled { processes: usize },
@@ -64,7 +65,7 @@ enum Event {
     Gone,
 }
 
-/// At most so many lines a minute; the others are counted.
+/// Limits the lines per minute, and counts those left out.
 #[derive(Debug, Default)]
 struct LineLimit {
     since_ns: u64,
@@ -91,7 +92,7 @@ impl LineLimit {
     }
 }
 
-/// Whether something may be said again.
+/// Whether a message may be repeated.
 #[derive(Debug, Default)]
 pub(super) struct OncePerMinute(Option<u64>);
 
@@ -105,7 +106,7 @@ impl OncePerMinute {
     }
 }
 
-/// What was said of the store.
+/// What was logged about the store.
 #[derive(Debug, Default)]
 struct StoreLog {
     problem: OncePerMinute,
@@ -132,7 +133,7 @@ impl Dropped {
         self.queue + self.full + self.refused
     }
 
-    /// Those since `before`; of another store, all.
+    /// Windows dropped since `before`; all of them if the store is another one.
     fn since(self, before: Self) -> Self {
         if self.queue < before.queue || self.full < before.full || self.refused < before.refused {
             return self;
@@ -155,7 +156,7 @@ impl Dropped {
     }
 }
 
-/// What to say of the store.
+/// An event of the store to be logged.
 #[derive(Debug, PartialEq, Eq)]
 enum StoreEvent {
     NotKept(String),
@@ -188,17 +189,17 @@ impl StoreLog {
 }
 
 impl Journal {
-    /// These folders are left for good.
+    /// These folders are no longer used.
     pub(super) fn left_stores(&mut self, writers: &[WindowWriter]) {
         self.windows_elsewhere += writers.iter().map(|writer| writer.status().counters.written).sum::<u64>();
     }
 
-    /// Windows that were kept in them.
+    /// Windows that were kept in folders no longer used.
     pub(super) fn windows_elsewhere(&self) -> u64 {
         self.windows_elsewhere
     }
 
-    /// What became of the targets since the last time.
+    /// The changes of targets since the last call.
     fn observe(&mut self, now_ns: u64, all: Vec<Seen>) -> Vec<(String, Event)> {
         let mut events = Vec::new();
         let mut gone = std::mem::take(&mut self.known);
@@ -225,7 +226,7 @@ impl Journal {
             events.extend(event.map(|event| (name.clone(), event)));
             self.known.insert(id, Known { name, state, empty_since_ns });
         }
-        // Those without a process have had their line.
+        // Targets without a process are already logged.
         let gone = gone.into_values().filter(|known| known.state != TargetState::Waiting);
         events.extend(gone.map(|known| (known.name, Event::Gone)));
         events
@@ -265,7 +266,7 @@ fn mebibytes(bytes: u64) -> f64 {
 }
 
 impl Daemon {
-    /// What runs, by which settings, what it watches and where it keeps profiles: a line each.
+    /// Logs the start: a line each for version, settings, targets and store.
     pub(super) fn log_start(&self) {
         let (version, pid) = (env!("CARGO_PKG_VERSION"), std::process::id());
         tracing::info!(version, pid, "sweetspot {version} runs as process {pid}");
@@ -302,7 +303,7 @@ impl Daemon {
         );
     }
 
-    /// What changed since the last second.
+    /// Logs what changed since the last call, a second ago.
     pub(super) fn log_changes(&mut self, now_ns: u64) {
         let seen = |(id, watched): (&TargetId, &super::Watched)| Seen {
             id: *id,
@@ -342,7 +343,7 @@ impl Daemon {
     }
 }
 
-/// How it ended: windows that were kept since it began, in whatever folder, and those that the end lost.
+/// Logs the end: windows kept since the start, in any folder, and windows lost at the end.
 pub(super) fn log_end(store: &StoreStatus, windows: u64, lost: u64) {
     let (folder, files) = (visible(&store.folder), store.files);
     tracing::info!(

@@ -1,11 +1,12 @@
-//! What was counted of each target by its name since the daemon began: a target that is made again, after it was detached or
-//! other settings were read, goes on counting where the one before ended.
+//! Counters of each target by name since the daemon began. A target that is created again (detached and requested
+//! again, or after a reload) continues with the counts of the earlier one.
 
 use std::collections::BTreeMap;
 
 use super::state::TargetStatus;
 
-/// Names that are remembered: of those that are gone, the longest gone are forgotten first, and begin at zero again.
+/// Most names that are remembered. Beyond it, the name that has been gone longest is forgotten, and would begin at zero
+/// again.
 const MOST_NAMES: usize = 4096;
 
 /// Counters of a target: CPU time and overhead (s); samples, lost, truncated, unnamed and windows.
@@ -18,14 +19,14 @@ struct Counts {
 /// A name.
 #[derive(Debug, Default)]
 struct Account {
-    /// Of targets before the present one.
+    /// Sum of the earlier targets of this name.
     before: Counts,
     last: Counts,
-    /// The round in which there was such a target.
+    /// The last round in which a target had this name.
     round: u64,
 }
 
-/// All of them.
+/// The counters of all names.
 #[derive(Debug, Default)]
 pub(super) struct Ledger {
     of: BTreeMap<String, Account>,
@@ -49,7 +50,7 @@ impl Counts {
         self
     }
 
-    /// Whether anything is less than it was: it is another target's.
+    /// Whether a counter is lower than before: then it belongs to another target.
     fn is_below(&self, other: &Self) -> bool {
         let seconds = self.seconds.iter().zip(other.seconds).any(|(now, before)| *now < before);
         seconds || self.numbers.iter().zip(other.numbers).any(|(now, before)| *now < before)
@@ -57,7 +58,7 @@ impl Counts {
 }
 
 impl Ledger {
-    /// Adds to the counters of all targets that there are what those of the same name counted before.
+    /// Adds the counts of earlier targets of the same name to the counters of all present ones.
     pub(super) fn settle<'t>(&mut self, targets: impl Iterator<Item = &'t mut TargetStatus>) {
         self.round += 1;
         for target in targets {

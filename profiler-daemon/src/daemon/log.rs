@@ -11,7 +11,7 @@ use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::registry::LookupSpan;
 use tracing_subscriber::util::SubscriberInitExt;
 
-/// Begins the log, of what `SWEETSPOT_LOG` asks for or of all that concerns an operator. A log that was begun before stays.
+/// Starts the log, filtered by `SWEETSPOT_LOG` or by what concerns an operator. An existing log stays.
 pub(crate) fn begin() {
     let filter = EnvFilter::try_from_env("SWEETSPOT_LOG").unwrap_or_else(|_| EnvFilter::new("info"));
     let log = tracing_subscriber::registry().with(filter);
@@ -21,7 +21,7 @@ pub(crate) fn begin() {
     };
 }
 
-/// The journal, where it reads standard error. Where it cannot be reached, standard error is still read.
+/// The journal, if standard error is connected to it. If it cannot be reached, standard error is still read.
 fn journal() -> Option<tracing_journald::Layer> {
     let stream = std::env::var("JOURNAL_STREAM").ok()?;
     let journal = || {
@@ -30,13 +30,13 @@ fn journal() -> Option<tracing_journald::Layer> {
     leads_to(&io::stderr(), &stream).then(journal)?
 }
 
-/// Whether a descriptor is the stream that `JOURNAL_STREAM` names: its device and inode. Who redirects standard error
-/// leaves the variable behind.
+/// Whether a descriptor is the stream that `JOURNAL_STREAM` names by device and inode. A process with redirected
+/// standard error may still have the variable.
 fn leads_to(file: &impl AsFd, stream: &str) -> bool {
     fstat(file).is_ok_and(|stat| stream == format!("{}:{}", stat.st_dev, stat.st_ino))
 }
 
-/// A line each, without the time: whoever collects them adds it.
+/// Plain lines without the time, which the collector adds.
 fn lines<S, W>(writer: W) -> impl tracing_subscriber::Layer<S>
 where
     S: Subscriber + for<'span> LookupSpan<'span>,

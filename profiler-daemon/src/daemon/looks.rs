@@ -1,10 +1,10 @@
-//! How often processes are looked for: a look asks the kernel for every process of the host, and the host's budget pays for it.
+//! How often processes are scanned: a scan reads every process of the host, and is paid for from the host's budget.
 
 /// Share of the host's budget that looks may take.
 const SHARE: f64 = 0.1;
-/// Somebody who begins is found within this time at the latest (ns).
+/// A new process is found within this time at the latest (ns).
 const LONGEST_PAUSE_NS: u64 = 30_000_000_000;
-/// Looks are asked for once a second, somewhat irregularly (ns).
+/// [`Looks::is_due`] is called about once a second, give or take this (ns).
 const SLACK_NS: u64 = 500_000_000;
 
 /// When the next look is due.
@@ -14,12 +14,12 @@ pub(super) struct Looks {
 }
 
 impl Looks {
-    /// Whether it is time for a look; asked once a second.
+    /// Whether a scan is due; called once a second.
     pub(super) fn is_due(&self, now_ns: u64) -> bool {
         now_ns + SLACK_NS >= self.due_ns
     }
 
-    /// A look at this moment has taken so much CPU time, of a host's budget of so many CPUs.
+    /// Notes a scan at `now_ns` that took `cost_ns` of CPU time; `host_cpus` is the host's budget.
     pub(super) fn looked(&mut self, now_ns: u64, cost_ns: u64, host_cpus: f64) {
         let pause_ns = (cost_ns as f64 / (SHARE * host_cpus)) as u64; // a budget of nothing is the longest pause
         self.due_ns = now_ns + pause_ns.min(LONGEST_PAUSE_NS);

@@ -14,11 +14,11 @@ use super::{Daemon, engines, host_cpus};
 use crate::discovery::{Changes, FoundTarget, TargetId};
 use crate::sys::{clock, memory, procfs};
 
-/// How often it is decided anew who is left out, if somebody has to be (ns).
+/// How often the choice of left-out targets is reviewed, if there are too many (ns).
 const RANK_EVERY_NS: u64 = 10_000_000_000;
 const TOO_MANY: &str =
     "there are more targets than limits.targets, and others are more active; raise it, or name fewer";
-/// After a target was given up for want of memory, so long passes before another is (ns), and before any is let in again.
+/// Pause after a target was dropped for lack of memory, before another one is dropped or a left-out one returns (ns).
 const RELIEF_NS: u64 = 5_000_000_000;
 const LET_IN_AFTER_NS: u64 = 600_000_000_000;
 /// Time in a turn after which no other target is attached to (ns).
@@ -27,7 +27,7 @@ const ATTACH_NS: u64 = 50_000_000;
 const MEMORY_IS_SHORT: f64 = 0.9;
 
 impl Daemon {
-    /// Who came and who left; starts to sample what has somebody to sample, and ends what has nobody any more.
+    /// Scans for processes; starts to sample targets that have processes, and ends those that no longer have any.
     pub(super) fn look_for_targets(&mut self, now_ns: u64) {
         self.pass_on_news();
         self.look_begins();
@@ -72,14 +72,14 @@ impl Daemon {
         self.look_ended(&changes);
     }
 
-    /// Ends targets and begins to sample others, of those that are known.
+    /// Ends and starts samplers of known targets.
     pub(super) fn go_on_with_targets(&mut self, now_ns: u64) {
         self.end_targets(now_ns);
         self.attach_targets(now_ns);
         self.tell_others_time();
     }
 
-    /// Which targets lost processes to others that somebody asked for.
+    /// Notes which targets lost processes to requested targets.
     fn note_taken(&mut self, changes: &Changes) {
         let left: FxHashMap<u32, TargetId> = changes.left.iter().map(|&(id, pid)| (pid, id)).collect();
         for (id, pid) in &changes.joined {
@@ -89,7 +89,7 @@ impl Daemon {
         }
     }
 
-    /// Whoever creates a process follows it, unless it turns out to belong to another target.
+    /// A sampler follows the children of its processes; this removes children that belong to another target.
     fn part_from_creators(&mut self, changes: &Changes) {
         let others = self.targets.iter_mut().filter(|(_, watched)| !watched.identity.is_everything);
         for (id, engine) in others.filter_map(|(id, watched)| Some((id, watched.engine()?))) {
@@ -104,7 +104,7 @@ impl Daemon {
         }
     }
 
-    /// What records told: whoever created a process may have ended since.
+    /// Passes on births and execs from records: a creator may have ended by the next scan.
     fn pass_on_news(&mut self) {
         for engine in engines(&mut self.targets, &self.apart, &mut self.sharing) {
             let Some(events) = &mut engine.session.process_events else { continue };
@@ -156,8 +156,8 @@ impl Daemon {
         }
     }
 
-    /// Starts to sample whom it is time to, and others in another way. Where that takes long, the next turn goes on with it, so
-    /// that rings are looked at and requests answered in between.
+    /// Starts to sample targets that are due, and switches others to their new settings. If that takes long, the next
+    /// turn continues, so that rings are read and requests answered in between.
     pub(super) fn attach_targets(&mut self, now_ns: u64) {
         let most = self.settings.limits.targets as usize;
         self.setup.expect_targets(self.targets.len().min(most));
@@ -200,7 +200,7 @@ impl Daemon {
         self.exclude_known();
     }
 
-    /// Targets that have nobody, but perhaps will again, are sampled no more where others would be left out for them.
+    /// Stops sampling targets that have no process at present, if others would be left out for them.
     fn make_room(&mut self, most: usize) {
         let takes_room =
             |watched: &&Watched| watched.is_sampled() || watched.is_coming() && !watched.has_failed();
@@ -208,7 +208,7 @@ impl Daemon {
         self.let_idle_go(too_many);
     }
 
-    /// So many of these are detached.
+    /// Detaches up to `most` of these targets.
     fn let_idle_go(&mut self, most: usize) {
         let is_idle = |watched: &Watched| watched.is_sampled() && !watched.has_processes();
         let idle: Vec<TargetId> = self
@@ -239,7 +239,7 @@ impl Daemon {
         }
     }
 
-    /// Ends what has nobody any more, and what was asked for until now.
+    /// Ends sampling of targets without processes, and targets whose requested time is over.
     fn end_targets(&mut self, now_ns: u64) {
         let over = self.targets.iter_mut().filter_map(|(id, watched)| watched.is_over(now_ns).then_some(*id));
         let over: Vec<TargetId> = over.collect();
@@ -253,7 +253,7 @@ impl Daemon {
         }
     }
 
-    /// A target is not there any more; what was sampled is kept.
+    /// A target was removed; what was sampled is kept.
     pub(super) fn drop_target(&mut self, id: TargetId) {
         self.stop_target(id);
         let Some(watched) = self.targets.remove(&id) else { return };
@@ -298,7 +298,7 @@ impl Daemon {
             + self.targets.values().filter_map(Watched::ring_bytes).sum::<u64>()
     }
 
-    /// Leaves out the least active of those that are sampled, by CPU time since it was asked last.
+    /// Leaves out the sampled target that used the least CPU time since the last call.
     fn give_up_least_active(&mut self, why: &str, now_ns: u64) {
         self.note_activity(now_ns);
         let sampled = self.targets.iter().filter(|(_, watched)| watched.is_sampled());
@@ -312,8 +312,8 @@ impl Daemon {
         self.targets.entry(id).and_modify(|watched| watched.leave_out(why));
     }
 
-    /// Leaves out whoever is too many, and lets in whoever was left out and is clearly more active than one that is sampled, or
-    /// has room now.
+    /// Leaves out excess targets, and lets in left-out targets if there is room, or if they are clearly more active
+    /// than a sampled one.
     fn rank(&mut self, now_ns: u64) {
         let most = self.settings.limits.targets as usize;
         let sampled = self.targets.values().filter(|watched| watched.is_sampled()).count();
@@ -330,7 +330,7 @@ impl Daemon {
             left_out: standing_of(|watched| watched.is_left_out() && watched.has_processes()),
             coming: standing_of(|watched| watched.is_coming() && !watched.has_failed()).len(),
         };
-        // What memory had no room for may have none again.
+        // After memory was short, targets return one at a time: it may become short again.
         let at_once = match self.pressed {
             0 => usize::MAX,
             _ if now_ns >= self.relieved_ns + LET_IN_AFTER_NS => 1,
@@ -345,7 +345,7 @@ impl Daemon {
 
     fn note_activity(&mut self, now_ns: u64) {
         if std::mem::replace(&mut self.noted_ns, now_ns) == now_ns {
-            return; // since then nobody has done anything
+            return; // no target had time to use CPU since then
         }
         for (id, watched) in &mut self.targets {
             watched.note_cpu_ns(self.discovery.cpu_ns(*id));

@@ -14,9 +14,9 @@ pub(crate) struct Notifier {
     patience: Option<Duration>,
     /// Monotonic time of the last sign of life (ns).
     alive_ns: Option<u64>,
-    /// The line that it shows.
+    /// The last status line.
     status: String,
-    /// Whether it could not be told something: said once.
+    /// Whether a notification failed: logged once.
     deaf: bool,
 }
 
@@ -50,7 +50,7 @@ impl Notifier {
         }
     }
 
-    /// The loop turns: to be called at each wake-up. The manager is told after half of its patience.
+    /// Sends a sign of life after half of the watchdog interval. To be called at each wake-up.
     pub(crate) fn alive(&mut self, now_ns: u64) {
         let Some(patience) = self.patience else { return };
         let since = |told: u64| Duration::from_nanos(now_ns.saturating_sub(told));
@@ -60,7 +60,7 @@ impl Notifier {
         }
     }
 
-    /// The daemon ends, as it was asked to.
+    /// Reports that the daemon ends as requested.
     pub(crate) fn stopping(&mut self) {
         self.tell(&[NotifyState::Stopping, NotifyState::Status("stops")]);
     }

@@ -9,19 +9,21 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, AtomicUsize, Ordering};
 
-/// What may be spent at once is what comes in within this (ns). It comes on top of what samples take, as those give way to what
-/// names take over minutes: little, so that ten seconds in which windows end are within the host's budget too.
+/// Naming may spend at once what it earns in this time (ns). That comes on top of the cost of samples, which only make
+/// room for names over minutes. It is little, so that ten seconds in which windows end stay within the host's budget.
 const DEPTH_NS: f64 = 2e9;
-/// No debt is larger than what comes in within this (ns), so that nothing waits longer: the time that the host's budget is kept over.
+/// The debt is at most what naming earns in this time (ns), so that nothing waits longer. It is the time that the
+/// host's budget is kept over.
 const DEBT_NS: f64 = 10e9;
-/// An object is begun only where there is room for so much of what ten seconds bring: how much it takes is known afterwards.
+/// An object is only begun if the host's budget has room for this part of what naming earns in ten seconds: its cost is
+/// only known afterwards.
 const LEAST_ROOM: f64 = 0.25;
-/// A window waits no longer than this in all (ns), unless it is asked for: it is on the disk meanwhile. Shorter, and the objects
-/// of hundreds of targets, all read anew after a start, would not be named within the budget. Longer, and the service would call itself
-/// not ready.
+/// A window waits at most this long in all (ns), unless a request wants it; meanwhile it is on the disk. With less, the
+/// objects of hundreds of targets could not be named within the budget after a start. With more, the service would
+/// report that it is not ready.
 const LONGEST_NS: u64 = 60_000_000_000;
 
-/// What the loop grants the thread that names. Clones share it.
+/// The budget that the loop grants to the naming thread. Clones share it.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct NameBudget {
     /// CPUs that names may take; bits of a float.
@@ -30,16 +32,16 @@ pub(crate) struct NameBudget {
     room_ns: Arc<AtomicI64>,
     /// What was spent on names (ns).
     spent_ns: Arc<AtomicU64>,
-    /// What of it was spent beside the thread that names, and is not yet taken from its pace (ns).
+    /// The part spent by other threads and not yet subtracted from the pace's level (ns).
     beside_ns: Arc<AtomicU64>,
-    /// Who waits for what is in the queue.
+    /// Requests that wait for the queue.
     urgent: Arc<AtomicUsize>,
-    /// Whether there is no time left to wait.
+    /// Whether the service is shutting down: nothing waits then.
     is_ending: Arc<AtomicBool>,
 }
 
 impl NameBudget {
-    /// From now on names may take so many CPUs, and so much at once (ns).
+    /// From now on names may take `cpus` CPUs, and `room_ns` at once.
     pub(crate) fn allow(&self, cpus: f64, room_ns: f64) {
         self.cpus.store(cpus.to_bits(), Ordering::Relaxed);
         self.room_ns.store(room_ns as i64, Ordering::Relaxed);
@@ -59,7 +61,8 @@ impl NameBudget {
         self.room_ns.fetch_sub(spent_ns as i64, Ordering::Relaxed);
     }
 
-    /// So much was spent on windows before they came to the thread that names (ns): it waits for that.
+    /// Adds `spent_ns`, which other threads spent on windows before these came to the naming thread: it waits to make
+    /// up for it.
     pub(crate) fn spend_beside(&self, spent_ns: u64) {
         self.spend(spent_ns);
         self.beside_ns.fetch_add(spent_ns, Ordering::Relaxed);
@@ -69,7 +72,7 @@ impl NameBudget {
         f64::from_bits(self.cpus.load(Ordering::Relaxed))
     }
 
-    /// Somebody waits for what is in the queue now.
+    /// One more request waits for the queue.
     pub(crate) fn hasten(&self) {
         self.urgent.fetch_add(1, Ordering::Relaxed);
     }
@@ -85,13 +88,13 @@ impl NameBudget {
         self.is_ending.store(true, Ordering::Relaxed);
     }
 
-    /// Whether somebody waits.
+    /// Whether a request waits.
     pub(crate) fn is_urgent(&self) -> bool {
         self.urgent.load(Ordering::Relaxed) > 0
     }
 }
 
-/// A bucket of CPU time.
+/// A token bucket of CPU time.
 #[derive(Debug)]
 pub(crate) struct Pace {
     pub(crate) budget: NameBudget,
@@ -100,12 +103,12 @@ pub(crate) struct Pace {
 }
 
 impl Pace {
-    /// An empty one: the first seconds have to pay for attaching.
+    /// An empty bucket: the first seconds have to pay for attaching.
     pub(crate) fn new(budget: NameBudget, now_ns: u64) -> Self {
         Self { level_ns: 0.0, settled_ns: now_ns, budget }
     }
 
-    /// So much was spent until now (ns).
+    /// Books `spent_ns`, which was spent until `now_ns`.
     pub(crate) fn settle(&mut self, now_ns: u64, spent_ns: u64) {
         let passed_ns = now_ns.saturating_sub(self.settled_ns);
         self.settled_ns = self.settled_ns.max(now_ns);
@@ -117,8 +120,8 @@ impl Pace {
         self.budget.spend(spent_ns);
     }
 
-    /// How long the next object of a window should wait that was handed over at `handed_ns`, as far as is known now (ns). Where somebody
-    /// waits for it there is no time to wait: names of later windows pay for it.
+    /// How long to wait before the next object of a window that was handed over at `handed_ns`, as far as is known now
+    /// (ns). Nothing waits while a request does: names of later windows make up for it.
     pub(crate) fn pause_ns(&self, now_ns: u64, handed_ns: u64) -> u64 {
         let (cpus, is_urgent) = (self.budget.cpus(), self.budget.is_urgent());
         if cpus <= 0.0 || self.budget.is_ending.load(Ordering::Relaxed) {

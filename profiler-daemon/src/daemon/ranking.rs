@@ -1,20 +1,20 @@
 //! Which targets are left out if there are too many, by their recent activity.
 
-/// Who is left out has to be so much more active than the least active that is sampled.
+/// A left-out target has to be this many times as active as the least active sampled one to replace it.
 const CLEARLY_MORE: u64 = 2;
 
-/// How things stand.
+/// The candidates.
 #[derive(Debug)]
 pub(super) struct Standing<T> {
-    /// Those that are sampled, with the CPU time that each used of late (ns).
+    /// Sampled targets, with the CPU time that each used recently (ns).
     pub(super) sampled: Vec<(T, u64)>,
-    /// Those that are left out and have somebody.
+    /// Left-out targets that have processes.
     pub(super) left_out: Vec<(T, u64)>,
     /// How many others are about to be sampled.
     pub(super) coming: usize,
 }
 
-/// What becomes of them.
+/// The decision.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Ranking<T> {
     pub(super) leave_out: Vec<T>,
@@ -22,8 +22,9 @@ pub(super) struct Ranking<T> {
 }
 
 impl<T: Copy> Standing<T> {
-    /// Where `most` may be sampled, and so many let in at once: the least active go while there are too many; whoever there is
-    /// room for comes; and one that is clearly more active than another takes its place.
+    /// Decides which targets are sampled, of which there may be `most`. The least active leave while there are too
+    /// many; others enter if there is room, `at_once` at most; and one that is clearly more active than a sampled one
+    /// takes its place.
     pub(super) fn rank(mut self, most: usize, at_once: usize) -> Ranking<T> {
         self.sampled.sort_by_key(|(_, activity_ns)| *activity_ns);
         self.left_out.sort_by_key(|(_, activity_ns)| std::cmp::Reverse(*activity_ns));

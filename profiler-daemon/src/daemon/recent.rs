@@ -7,10 +7,10 @@ use super::state::DecisionEntry;
 use crate::run::{DecisionLine, DecisionLog};
 use crate::sys::clock;
 
-/// So many are remembered: half a minute of a target where nothing changes.
+/// Decisions that are remembered: half a minute of them while nothing changes.
 const REMEMBERED: usize = 32;
 
-/// Remembers decisions. A clone shows the same ones.
+/// The recent decisions of a target. Clones share them.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct RecentDecisions(Arc<Mutex<VecDeque<DecisionEntry>>>);
 
@@ -20,7 +20,7 @@ impl RecentDecisions {
         self.entries().iter().cloned().collect()
     }
 
-    /// Adds one.
+    /// Adds a decision.
     pub(crate) fn remember(&self, entry: DecisionEntry) {
         let mut entries = self.entries();
         if entries.len() == REMEMBERED {

@@ -21,20 +21,20 @@ use crate::fleet;
 use crate::objects::Symbols;
 use crate::sys::clock;
 
-/// Settings with all that can be made of them before they are in force.
+/// Settings, with everything prepared that can fail.
 pub(super) struct Prepared {
     settings: DaemonSettings,
     interface: api::Prepared,
     exports: exports::Prepared,
     fleet: Option<fleet::PrometheusClient>,
-    /// Of the folder that they name, if it is another one.
+    /// The writer of their store's folder, if it is another one.
     writer: Option<WindowWriter>,
 }
 
 /// Settings that are being read.
 pub(super) struct Reloading {
     replies: Vec<Reply<Result<String, Refused>>>,
-    /// Who asked meanwhile: what is being read may be older than what they want.
+    /// Reload requests that came meanwhile: the settings being read may be older than what they want.
     again: Option<Vec<Reply<Result<String, Refused>>>>,
 }
 
@@ -83,7 +83,7 @@ impl Daemon {
             let settings = settings
                 .unwrap_or_else(|_| Err(anyhow!("internal error while the settings were read; see the log")));
             if let Some(prepared) = prepared {
-                let _ = prepared.blocking_send(settings); // nobody is there at the end
+                let _ = prepared.blocking_send(settings); // the receiver is gone at shutdown
             }
         });
         if let Err(error) = begun {
@@ -93,7 +93,7 @@ impl Daemon {
         }
     }
 
-    /// Has what was prepared in force, or says why not; the old ones are in force then.
+    /// Puts the prepared settings in force, or reports why not; then the old ones stay.
     pub(super) fn finish_reload(&mut self, prepared: Result<Prepared>) {
         let said = match prepared.and_then(|prepared| self.adopt(prepared)) {
             Ok(()) => {
@@ -108,7 +108,7 @@ impl Daemon {
                 Err(Refused::Invalid(format!("{error:#}")))
             }
         };
-        self.publish(); // whoever is answered sees what was done
+        self.publish(); // the requester then sees what was done
         let Reloading { replies, again } =
             self.reloading.take().unwrap_or(Reloading { replies: Vec::new(), again: None });
         replies.into_iter().for_each(|reply| drop(reply.send(said.clone())));
@@ -140,19 +140,19 @@ impl Daemon {
             let Some(found) = self.discovery.target(*id) else { continue };
             let sampling = self.settings.sampling_of(&found.settings);
             watched.identity.labels.clone_from(&found.labels);
-            // All share the memory for symbols, whatever there is of it.
+            // The memory for symbols is shared by all targets.
             watched.sampling.symbol_memory = sampling.symbol_memory;
             watched.ask_for(sampling, &self.setup).into_iter().for_each(|pending| self.writer.keep(pending));
         }
         self.adopt_shared();
-        self.next_ranking_ns = now_ns; // there may be room for more targets, or for fewer
+        self.next_ranking_ns = now_ns; // the limit on targets may have changed
         self.attach_targets(now_ns);
         self.tell_others_time();
         tracing::info!("settings in force: {}", self.settings.in_words());
         Ok(())
     }
 
-    /// Keeps profiles where and as the settings want it from now on.
+    /// Moves to the store of the new settings.
     fn move_store(&mut self, writer: Option<WindowWriter>) {
         match writer {
             Some(writer) => {

@@ -26,11 +26,11 @@ use crate::sys::{clock, procfs};
 pub(super) struct Shared {
     pub(super) engine: Engine<RecentDecisions>,
     sampling: SamplingSettings,
-    /// Before this no more windows are ended because they are over (ns).
+    /// No window is ended for its length before this time (ns).
     next_batch_ns: u64,
 }
 
-/// What is known of it, whether it is there or not.
+/// The state of the shared sampler, whether it exists or not.
 #[derive(Default)]
 pub(super) struct SharedState {
     pub(super) shared: Option<Box<Shared>>,
@@ -40,7 +40,7 @@ pub(super) struct SharedState {
 }
 
 impl Shared {
-    /// What was counted so far of all targets together.
+    /// Totals of all shared targets together.
     pub(super) fn totals(&self) -> Totals {
         Totals::of(&self.engine)
     }
@@ -51,11 +51,11 @@ impl Shared {
         of_targets.map(|(owner, status)| (TargetId::of_number(owner.0), status)).collect()
     }
 
-    /// A target shares from now on, or is a control group that it was not, or is one no more.
+    /// Adds a target to the shared sampler, or updates its control group.
     fn enter(&mut self, id: TargetId, watched: &Watched) {
         let (budget_ratio, is_rest) = (watched.sampling.budget.get(), watched.identity.is_everything);
         let path = watched.identity.group.as_deref();
-        let group = path.and_then(|path| Cgroup::find(Path::new(path)).ok()); // one that is just gone has left processes behind
+        let group = path.and_then(|path| Cgroup::find(Path::new(path)).ok()); // if gone, its processes may remain
         self.session_turn(|engine| engine.enter_share(owner(id), group, budget_ratio, is_rest));
     }
 
@@ -84,7 +84,8 @@ impl Daemon {
             && watched.is_sampled_like(&self.sampling_of(&config::TargetSettings::default()))
     }
 
-    /// Decides whether targets share: what samples of other processes cost is weighed against what events of each target's own do.
+    /// Decides whether targets share, by comparing the cost of sampling other processes with the cost of separate
+    /// events.
     pub(super) fn weigh_sharing(&mut self, now_ns: u64) {
         let most = self.settings.limits.targets as usize;
         let alike = self.sampling_of(&config::TargetSettings::default());
@@ -105,7 +106,7 @@ impl Daemon {
         sharing.weigh(now_ns, targets.min(most), has_rest, non_target_sample_ns);
     }
 
-    /// Has a target share from now on; whether it does.
+    /// Adds a target to the shared sampler; returns whether that worked.
     pub(super) fn share(&mut self, id: TargetId, now_ns: u64) -> bool {
         if self.sharing.shared.is_none() && !self.begin_shared(now_ns) {
             return false;
@@ -123,7 +124,7 @@ impl Daemon {
         true
     }
 
-    /// A target that is sampled is to be in another way, or under another budget: whether that is done, without a gap.
+    /// Changes a sampled target to another sampler or budget without a gap; returns whether that is done.
     pub(super) fn change_way(&mut self, id: TargetId, is_to_share: bool, now_ns: u64) -> bool {
         let Some(watched) = self.targets.get_mut(&id) else { return true };
         match (watched.shares(), is_to_share) {
@@ -159,7 +160,7 @@ impl Daemon {
         self.end_shared_if_idle();
     }
 
-    /// What is known of a target that shares has changed.
+    /// Passes on changed properties of a shared target.
     pub(super) fn renew_share(&mut self, id: TargetId) {
         let watched = self.targets.get(&id).filter(|watched| watched.shares());
         if let (Some(watched), Some(shared)) = (watched, self.sharing.shared.as_deref_mut()) {
@@ -196,7 +197,7 @@ impl Daemon {
         Some(watched.pending_window(&self.setup, collected, &figures))
     }
 
-    /// The same of several that share.
+    /// Cuts several shared targets with `cut`, and keeps their windows.
     fn cut_shared(
         &mut self,
         cut: impl FnOnce(&mut Engine<RecentDecisions>) -> Vec<(Owner, Collected, Figures)>,
@@ -216,7 +217,7 @@ impl Daemon {
         self.note_shares();
     }
 
-    /// Ends windows of those that share, if it is time to: of so many targets at once that it does not hold up sampling.
+    /// Ends shared windows that have reached their length: a limited number at once, so that sampling is not held up.
     pub(super) fn end_shared_windows(&mut self, now_ns: u64, window_ns: u64) {
         let Some(shared) = self.sharing.shared.as_deref_mut().filter(|shared| shared.next_batch_ns <= now_ns)
         else {
@@ -231,7 +232,7 @@ impl Daemon {
         }
     }
 
-    /// A target is sampled no more, however it was; what there is of it is kept.
+    /// Stops sampling a target, whichever sampler it has; what was sampled is kept.
     pub(super) fn stop_target(&mut self, id: TargetId) {
         let Some(watched) = self.targets.get(&id) else { return };
         let pending = match watched.shares() {
@@ -255,7 +256,7 @@ impl Daemon {
         }
     }
 
-    /// No target shares any more.
+    /// Ends the shared sampler.
     pub(super) fn end_shared(&mut self) {
         self.silence_shared();
         self.cut_shared(Engine::finish_shares);
@@ -274,7 +275,7 @@ impl Daemon {
         }
     }
 
-    /// Other settings are in force. What the controller alone has to know changes under the events that there are.
+    /// Adopts new settings. A change that only concerns the controller takes effect under the existing events.
     pub(super) fn adopt_shared(&mut self) {
         let sampling = self.sampling_of(&config::TargetSettings::default());
         let Some(shared) = self.shared().filter(|shared| shared.sampling != sampling) else { return };
@@ -288,7 +289,7 @@ impl Daemon {
         }
     }
 
-    /// What each of those that share has cost and done until now.
+    /// Notes the figures of each shared target.
     pub(super) fn note_shares(&mut self) {
         let Some(shared) = self.sharing.shared.as_deref_mut() else { return };
         shared.session_turn(Engine::book_shares);
@@ -299,14 +300,14 @@ impl Daemon {
         }
     }
 
-    /// A look at all processes begins.
+    /// A scan of all processes begins.
     pub(super) fn look_begins(&mut self) {
         if let Some(owners) = self.shared().and_then(|shared| shared.engine.session.owners.as_mut()) {
             owners.look_begins();
         }
     }
 
-    /// It has ended: which process belongs to which target, and which to none.
+    /// A scan has ended: assigns each process to its target, or to none.
     pub(super) fn look_ended(&mut self, changes: &Changes) {
         let has_rest = self.samples_rest();
         let Some(shared) = self.sharing.shared.as_deref_mut() else { return };
@@ -323,7 +324,7 @@ impl Daemon {
             };
             let joined = || changes.joined.iter().chain(&changes.joined_dropped);
             joined().for_each(|joined| assign(session, *joined));
-            // Those that have begun another program and stay in their target are in no list of changes.
+            // Processes that run another program and stay in their target are not in `changes`.
             for pid in session.seen_waiting() {
                 discovery.target_of(pid).into_iter().for_each(|id| assign(session, (id, pid)));
             }

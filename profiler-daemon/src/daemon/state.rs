@@ -50,11 +50,11 @@ pub(crate) struct TargetStatus {
     pub(crate) origin: Origin,
     /// Whether it is sampled.
     pub(crate) state: TargetState,
-    /// Why it is not, or what is not as it should be.
+    /// Why it is not sampled, or what is wrong.
     pub(crate) reason: Option<String>,
-    /// Targets that were asked for and have processes of it, until they end.
+    /// Requested targets that have taken processes from it, until they end.
     pub(crate) taken_by: Vec<String>,
-    /// When it is watched no more (s from now).
+    /// When watching ends (s from now).
     pub(crate) ends_in_s: Option<f64>,
     /// Processes that belong to it.
     pub(crate) processes: usize,
@@ -144,7 +144,7 @@ pub(crate) struct Status {
     pub(crate) store: StoreStatus,
     /// What is sent.
     pub(crate) exports: Vec<ExportStatus>,
-    /// Who says the names of containers.
+    /// Container runtimes that are queried for names.
     pub(crate) runtimes: Vec<RuntimeStatus>,
     /// Where numbers of replicas come from; none without a fleet in the settings.
     pub(crate) fleet: Option<FleetStatus>,
@@ -185,7 +185,7 @@ pub(crate) struct TargetCounts {
 pub(crate) struct HostStatus {
     /// CPUs that are online.
     pub(crate) cpus: usize,
-    /// What may be spent.
+    /// Share that profiling may use.
     pub(crate) budget_ratio: f64,
     /// What was spent in the last ten seconds.
     pub(crate) overhead_last_10s_ratio: f64,
@@ -197,11 +197,11 @@ pub(crate) struct HostStatus {
     pub(crate) self_cpu_s: f64,
     /// The part of it for set-up, like reading unwind tables, which the budget counts over the minutes that follow (s).
     pub(crate) setup_cpu_s: f64,
-    /// The part of it that no target is the reason of (s).
+    /// The part of it that is spent for no target (s).
     pub(crate) housekeeping_cpu_s: f64,
     /// CPU time that all programs of the host but this one have used since it began (s).
     pub(crate) busy_cpu_s: f64,
-    /// What of it all targets together are said to have used: never more (s).
+    /// The part of it that the targets together used, never more than that (s).
     pub(crate) targets_cpu_s: f64,
 }
 
@@ -221,9 +221,9 @@ pub(crate) struct SymbolizerStatus {
 pub(crate) struct MemoryStatus {
     /// Resident.
     pub(crate) resident_bytes: u64,
-    /// Rings, which the kernel counts as nobody's.
+    /// Rings, which the kernel counts in no process.
     pub(crate) ring_bytes: u64,
-    /// What both together may be.
+    /// Limit for both together.
     pub(crate) limit_bytes: u64,
     /// Unwind tables and names.
     pub(crate) symbol_bytes: u64,
@@ -246,7 +246,7 @@ pub(crate) struct StoreStatus {
     pub(crate) bytes: u64,
     /// Room that they may take (bytes).
     pub(crate) limit_bytes: u64,
-    /// How long a window of a target is at present (s): as asked, or as far as the host's budget allows.
+    /// Present length of a target's window (s): as configured, or longer if the host's budget requires it.
     pub(crate) window_s: f64,
     /// Windows that wait (bytes, about).
     pub(crate) queued_bytes: u64,
@@ -261,7 +261,7 @@ pub(crate) struct StoreStatus {
     /// What happened to it lately that should not, in lines for a person.
     #[serde(skip)]
     pub(crate) notes: Vec<String>,
-    /// What happened to it.
+    /// Event counters of the store.
     #[serde(flatten)]
     pub(crate) counters: Counters,
     /// Files that wait to be merged.

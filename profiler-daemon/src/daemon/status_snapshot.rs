@@ -11,14 +11,14 @@ use crate::sys::{clock, procfs};
 /// Figures that are older than this say so in `degraded` (ns).
 const LATE_NS: u64 = 5_000_000_000;
 
-/// The daemon at a moment.
+/// The status of the daemon at one moment.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct StatusSnapshot {
-    /// When (ns, monotonic).
+    /// Time of the snapshot (ns, monotonic).
     pub(crate) at_ns: u64,
     /// How it was, but for what anyone can read of this process.
     pub(crate) status: Status,
-    /// How each target was, and where its decisions are.
+    /// Each target's status, and its recent decisions.
     pub(crate) targets: Vec<(TargetStatus, RecentDecisions)>,
 }
 
@@ -28,7 +28,7 @@ impl StatusSnapshot {
         clock::monotonic_ns().saturating_sub(self.at_ns)
     }
 
-    /// How the daemon is; what it takes of the machine is read now.
+    /// The daemon's status, with memory and open files read now.
     pub(crate) fn status(&self) -> Status {
         let age_ns = self.age_ns();
         let age_s = age_ns as f64 * 1e-9;
@@ -44,7 +44,7 @@ impl StatusSnapshot {
         status
     }
 
-    /// How the targets are.
+    /// The status of each target.
     pub(crate) fn targets(&self) -> Vec<TargetStatus> {
         let age_s = self.age_ns() as f64 * 1e-9;
         let aged = |target: &TargetStatus| TargetStatus {
@@ -61,5 +61,5 @@ impl StatusSnapshot {
     }
 }
 
-/// The last one; none before the first.
+/// The latest snapshot; none before the first.
 pub(crate) type Latest = Option<Arc<StatusSnapshot>>;

@@ -29,7 +29,8 @@ pub(super) struct Wakes {
 }
 
 impl Wakes {
-    /// Catches the signals, also those that whoever started us had blocked: a service that cannot be told to end has to be killed.
+    /// Catches the signals, also those that our parent process had blocked: a service that ignores a request to stop
+    /// has to be killed.
     pub(super) fn listen() -> Result<Self> {
         let caught = SigSet::from_iter([Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP]);
         caught.thread_unblock().context("signals could not be unblocked")?;
@@ -42,7 +43,7 @@ impl Wakes {
         })
     }
 
-    /// Waits for a signal, or for so long.
+    /// Waits for a signal, or for `pause`.
     pub(super) async fn wait(&mut self, pause: Duration) -> Wake {
         tokio::select! {
             biased;

@@ -27,15 +27,15 @@ use crate::sys::alarm::SwitchAlarm;
 /// A target that could not be attached to is tried again after this time, then after twice as long, up to an hour (ns).
 const FIRST_RETRY_NS: u64 = 5_000_000_000;
 const LONGEST_RETRY_NS: u64 = 3_600_000_000_000;
-/// A target without a process stays attached to for so long, as names do in discovery (ns): programs that
-/// come and go would be attached to anew each time, which costs more than they do.
+/// A target without a process stays attached to for this time, as long as discovery keeps names (ns). Attaching anew
+/// each time a program restarts would cost more.
 const LINGER_NS: u64 = 60_000_000_000;
-/// Processes that are watched before they are attached to, to know how: looking at more would take longer than it spares.
+/// Most processes that are watched before they are attached to: watching more would take longer than it saves.
 const MOST_WATCHED: usize = 64;
-/// So long they are watched at least (ns).
+/// Minimum time that they are watched (ns).
 pub(crate) const LONG_ENOUGH_NS: u64 = 50_000_000;
 
-/// What a target is.
+/// The properties that identify a target.
 #[derive(Clone, Debug)]
 pub(crate) struct Identity {
     /// What it is called.
@@ -46,7 +46,7 @@ pub(crate) struct Identity {
     pub(crate) origin: Origin,
     /// The path of the control group that it is, if it is one.
     pub(crate) group: Option<Arc<str>>,
-    /// Whether it is every process of no other target.
+    /// Whether it is the target for all other processes.
     pub(crate) is_everything: bool,
     /// Whether a process belongs to it because of the program that it runs.
     pub(crate) is_program: bool,
@@ -56,7 +56,7 @@ pub(crate) struct Identity {
 pub(crate) struct Watched {
     pub(crate) identity: Identity,
     pub(crate) sampling: SamplingSettings,
-    /// When it is watched no more, if somebody asked for it (ns).
+    /// When watching ends, if the target was requested (ns).
     pub(crate) ends_ns: Option<u64>,
     /// The processes that belong to it.
     pub(crate) processes: BTreeSet<u32>,
@@ -64,22 +64,22 @@ pub(crate) struct Watched {
     reason: Option<String>,
     /// The sampler that it has for itself.
     sampled: Option<Box<Sampled>>,
-    /// What it has of the one that many share.
+    /// Its part of the shared sampler.
     part: Option<Part>,
     /// What its processes do before events are opened for them, since when (ns).
     watch: Option<(Watch, u64)>,
     retry: Retry,
     /// The profiler's CPU time for attaching to it since it was last sampled; charged once an attempt succeeds (ns).
     spent_ns: u64,
-    /// How it is to be sampled, once there is time for other events.
+    /// The sampling settings to switch to, once there is time to open other events.
     wanted: Option<SamplingSettings>,
     known_cpu_ns: u64,
     activity_ns: u64,
     before: Totals,
-    /// The same, of samplers that it had for itself.
+    /// Totals of its earlier own samplers.
     before_own: Totals,
     windows: u64,
-    /// Since the last look at who came and who left.
+    /// Processes that joined or left since the last scan.
     joined: Vec<u32>,
     left: Vec<u32>,
 }
@@ -89,11 +89,11 @@ struct Sampled {
     /// Where the open window began (ns).
     from_ns: u64,
     flush_limiter: FlushLimiter,
-    /// Since when there is nobody (ns).
+    /// Since when it has no process (ns).
     empty_since_ns: Option<u64>,
 }
 
-/// What a target has of the sampler that many share.
+/// A target's part of the shared sampler.
 #[derive(Clone, Copy)]
 struct Part {
     /// Where the open window began (ns).
@@ -110,7 +110,7 @@ pub(super) struct Retry {
 }
 
 impl Retry {
-    /// The moment (ns).
+    /// The time of the next attempt (ns).
     pub(super) fn at_ns(&self) -> u64 {
         self.at_ns
     }
@@ -121,14 +121,14 @@ impl Retry {
         Self { at_ns: now_ns.saturating_add(pause_ns), pause_ns }
     }
 
-    /// For another process than those that failed it is as if it were the first time.
+    /// Other processes than those that failed get a first attempt at once.
     fn for_another(self) -> Self {
         let pause_ns = self.pause_ns.min(FIRST_RETRY_NS);
         Self { at_ns: self.at_ns - (self.pause_ns - pause_ns), pause_ns }
     }
 }
 
-/// What was counted until a moment.
+/// Totals up to a moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct Totals {
     /// CPU time of the target (ns).
@@ -145,7 +145,7 @@ pub(crate) struct Totals {
 }
 
 impl Totals {
-    /// Both together.
+    /// The sum of both.
     #[must_use]
     pub(crate) fn plus(self, other: Self) -> Self {
         Self {
@@ -208,7 +208,7 @@ impl Watched {
         }
     }
 
-    /// A process belongs to it from now on.
+    /// A process joins the target.
     pub(crate) fn join(&mut self, pid: u32) {
         if self.processes.insert(pid) {
             self.joined.push(pid);
@@ -233,24 +233,24 @@ impl Watched {
         self.sampled.is_some() || self.part.is_some()
     }
 
-    /// Whether it shares its sampler with others.
+    /// Whether it uses the shared sampler.
     pub(crate) fn shares(&self) -> bool {
         self.part.is_some()
     }
 
-    /// Whether it has a sampler for itself.
+    /// Whether it has its own sampler.
     pub(crate) fn has_own_sampler(&self) -> bool {
         self.sampled.is_some()
     }
 
-    /// Whether it is sampled as others are that are under these settings: each may have a budget of its own.
+    /// Whether its settings equal `usual`, apart from the budget: then it can share a sampler.
     pub(crate) fn is_sampled_like(&self, usual: &SamplingSettings) -> bool {
         let wanted = self.wanted.as_ref().unwrap_or(&self.sampling);
         SamplingSettings { budget: usual.budget, symbol_memory: usual.symbol_memory, ..wanted.clone() }
             == *usual
     }
 
-    /// It shares a sampler from now on.
+    /// The target joins the shared sampler.
     pub(crate) fn begin_share(&mut self, now_ns: u64) {
         self.part =
             Some(Part { from_ns: now_ns, flush_limiter: FlushLimiter::default(), totals: Totals::default() });
@@ -260,7 +260,7 @@ impl Watched {
         self.sampling = self.wanted.take().unwrap_or(self.sampling.clone());
     }
 
-    /// What it has of it until now.
+    /// Takes over its figures from the shared sampler.
     pub(crate) fn note_share(&mut self, status: &ShareStatus<'_>) {
         if let Some(part) = &mut self.part {
             let spent = status.account.spent();
@@ -276,7 +276,7 @@ impl Watched {
         }
     }
 
-    /// It shares no more.
+    /// The target leaves the shared sampler.
     pub(crate) fn end_share(&mut self) {
         if let Some(part) = self.part.take() {
             self.before = self.before.plus(part.totals);
@@ -293,7 +293,7 @@ impl Watched {
         self.sampled.as_mut().map(|sampled| &mut sampled.engine)
     }
 
-    /// It is one of so many replicas. One that shares its sampler says so there.
+    /// The target is one of `replicas`. For a shared sampler, that is set there.
     pub(crate) fn join_fleet(&mut self, replicas: Replicas) {
         if let Some(sampled) = &mut self.sampled {
             sampled.engine.controller.join_fleet(replicas);
@@ -315,10 +315,10 @@ impl Watched {
         self.sampled.as_ref().and_then(|sampled| sampled.engine.alarm())
     }
 
-    /// Tells the engine who came and who left.
+    /// Tells the engine which processes joined and left.
     pub(crate) fn settle_members(&mut self) {
         let (joined, left) = (std::mem::take(&mut self.joined), std::mem::take(&mut self.left));
-        // Whoever shares is told of by the look itself.
+        // For shared targets, the scan itself tells the shared sampler.
         let Some(sampled) = &mut self.sampled else { return };
         // A group's and the machine's own are met when they are sampled.
         if self.identity.is_everything || (joined.is_empty() && left.is_empty()) {
@@ -329,20 +329,19 @@ impl Watched {
         sampled.engine.session.own_time.leave();
     }
 
-    /// Whether it could not be sampled when that was last tried.
+    /// Whether the last attempt to sample it failed.
     pub(crate) fn has_failed(&self) -> bool {
         self.state == TargetState::Failed
     }
 
-    /// Removes its events; what they have reported is still to be taken in.
+    /// Removes its events; the records that they left are still to be read.
     pub(crate) fn silence(&mut self) {
         if let Some(sampled) = &mut self.sampled {
             sampled.engine.sampler.stop();
         }
     }
 
-    /// Whether its events are of no use any more: nobody has been left for a while, or they are those of a
-    /// group that is gone.
+    /// Whether its events are no longer needed: it has had no process for a while, or its control group is gone.
     pub(crate) fn is_over(&mut self, now_ns: u64) -> bool {
         let Some(sampled) = self.sampled.as_mut().filter(|_| !self.identity.is_everything) else {
             return false;
@@ -386,12 +385,12 @@ impl Watched {
         self.state == TargetState::LeftOut
     }
 
-    /// It may be attached to again.
+    /// Allows to attach to it again.
     pub(crate) fn let_in(&mut self) {
         (self.state, self.reason) = (TargetState::Waiting, None);
     }
 
-    /// CPU time that its processes have used, as far as is known; read seldom.
+    /// Notes the CPU time that its processes have used; it is read seldom.
     pub(crate) fn note_cpu_ns(&mut self, cpu_ns: u64) {
         self.activity_ns = cpu_ns.saturating_sub(std::mem::replace(&mut self.known_cpu_ns, cpu_ns));
     }
@@ -401,7 +400,7 @@ impl Watched {
         self.reason.as_deref()
     }
 
-    /// How much of it between the last two readings (ns).
+    /// CPU time used between the last two readings (ns).
     pub(crate) fn activity_ns(&self) -> u64 {
         self.activity_ns
     }
@@ -412,12 +411,12 @@ impl Watched {
         now.map_or(self.before, |now| self.before.plus(now))
     }
 
-    /// The part of it that samplers counted which it had for itself.
+    /// The part of the totals that its own samplers counted.
     pub(crate) fn own_totals(&self) -> Totals {
         self.sampled.as_ref().map_or(self.before_own, |sampled| self.before_own.plus(sampled.totals()))
     }
 
-    /// Where the last decisions are of the sampler that it has for itself.
+    /// The recent decisions of its own sampler.
     pub(crate) fn decisions(&self) -> Option<RecentDecisions> {
         self.sampled.as_ref().map(|sampled| sampled.engine.log.clone())
     }

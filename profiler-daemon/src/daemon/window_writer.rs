@@ -30,22 +30,22 @@ use crate::run::names::{CancelFlag, Cut};
 use crate::sampler::session::Collected;
 use crate::sys::clock;
 
-/// Windows that wait at most, however small they are.
+/// Most windows that may wait, however small they are.
 const MOST_WAITING: usize = 4_096;
 /// A window that waits for longer than this has met a disk that does not answer (ns).
 const TOO_LONG_NS: u64 = 60_000_000_000;
-/// Windows that were not kept and are remembered for those who wait for them.
+/// Lost windows that are remembered for requests that wait for them.
 const MOST_LOST: usize = 1_024;
-/// Files that readers took for damaged and that wait to be looked at: whoever reads finds them again.
+/// Files reported as damaged that wait for a check; readers will report the rest again.
 const MOST_SUSPECTS: usize = 100;
 
 /// A window of a target, to be named and kept.
 pub(crate) struct PendingWindow {
-    /// Which.
+    /// Its target and time range.
     pub(crate) window: Window,
     /// What was counted in it.
     pub(crate) collected: Collected,
-    /// What takes its weights to CPU time.
+    /// Converts the weights to CPU time.
     pub(crate) scale: f64,
     /// Its figures.
     pub(crate) run: Run,
@@ -53,11 +53,11 @@ pub(crate) struct PendingWindow {
     pub(crate) bytes: u64,
 }
 
-/// What the loop, and then the thread that spools, hands on.
+/// An item of the queues: from the loop to the spooling thread, and on to the naming thread.
 enum Job<P> {
     /// With the moment that it was handed over (ns).
     Keep(Box<P>, u64),
-    /// What was given before is kept by now.
+    /// Answer these requests: everything queued before is stored by now.
     Flushed(Vec<FlushWaiter>),
     /// There is something new beside the queue, which may be full.
     Look,
@@ -77,7 +77,7 @@ struct UnnamedWindow {
 /// A window that was handed over and is not kept by now.
 #[derive(Debug)]
 struct QueuedWindow {
-    /// When (ns).
+    /// When it was handed over (ns).
     at_ns: u64,
     target: String,
     /// Whether it outlives the process, once that is known.
@@ -87,20 +87,20 @@ struct QueuedWindow {
 /// A window that was not kept.
 #[derive(Debug)]
 pub(crate) struct LostWindow {
-    /// Whose.
+    /// Its target.
     pub(crate) target: String,
     /// Its labels.
     pub(crate) labels: BTreeMap<String, String>,
     /// When it was handed over (ns).
     pub(crate) handed_ns: u64,
-    /// Why, as it is said of a target.
+    /// Why, as shown in a target's status.
     pub(crate) why: String,
 }
 
-/// What is in force.
+/// The rules in force.
 struct Rules {
     store: store::Settings,
-    /// Windows that may wait (bytes, about).
+    /// Limit for waiting windows (bytes, about).
     most_bytes: u64,
     debuginfod: Option<debuginfod::Settings>,
 }
@@ -112,21 +112,21 @@ pub(crate) struct StoredWindows {
     pub(crate) windows: u64,
     /// Samples in them whose innermost function has no name.
     pub(crate) unnamed: u64,
-    /// Whether the target is not there any more: nobody asks for it once its last window is kept.
+    /// Whether the target was removed: the counts are dropped once its last window is stored.
     is_gone: bool,
 }
 
-/// What the threads share beside the queue.
+/// State that the threads share outside of the queues.
 #[derive(Default)]
 struct WriterState {
     store: StoreStatus,
-    /// The oldest first.
+    /// Windows that are not stored yet, oldest first.
     handed: VecDeque<QueuedWindow>,
     /// Windows that could not be written before they are named.
     unspooled: u64,
     /// What that took (ns of CPU time).
     spooling_ns: u64,
-    /// Windows that did not find their way into the queue since one was kept.
+    /// Windows that did not fit into the queue since the last one was stored.
     dropped: u64,
     lost: VecDeque<LostWindow>,
     suspects: Vec<PathBuf>,
@@ -155,13 +155,13 @@ pub(crate) struct WindowWriter {
     thread: Option<JoinHandle<()>>,
 }
 
-/// How it ended.
+/// The outcome of [`WindowWriter::finish`].
 pub(crate) struct Finished {
     /// Windows that were lost by then, all in all.
     pub(crate) lost: u64,
     /// Windows that the next process will name.
     pub(crate) unnamed: u64,
-    /// How the store was left.
+    /// The final status of the store.
     pub(crate) store: StoreStatus,
 }
 
@@ -189,7 +189,7 @@ impl WriterState {
         }
     }
 
-    /// The first window of which that was not known is spooled now, or cannot be.
+    /// Notes whether the oldest window with unknown state is in the spool.
     fn note_spooled(&mut self, is_spooled: bool) {
         self.unspooled += u64::from(!is_spooled);
         if let Some(handed) = self.handed.iter_mut().find(|handed| handed.is_spooled.is_none()) {
@@ -197,7 +197,7 @@ impl WriterState {
         }
     }
 
-    /// Why nothing is kept at present, if that is so.
+    /// Why nothing can be stored at present, if so.
     fn problem(&self, has_ended: bool, now_ns: u64) -> Option<String> {
         if has_ended {
             return Some("what keeps windows has met an error of sweetspot's; its log says which".to_owned());
@@ -274,7 +274,7 @@ impl WindowWriter {
         work.tell();
         let unwritable = |cause| StoreError::Unwritable { path: folder.to_owned(), cause };
         let named = |name: &str| std::thread::Builder::new().name(name.to_owned());
-        // It ends with the loop, and the other one with it.
+        // The spooler ends with the loop, and the keeper with the spooler.
         named("spooler").spawn(move || spooler.run(&to_spool, &to_name)).map_err(unwritable)?;
         let thread = Some(named("keeper").spawn(move || work.run(&queue)).map_err(unwritable)?);
         Ok(Self {
@@ -291,7 +291,7 @@ impl WindowWriter {
         })
     }
 
-    /// Hands over a window; one that there is no room for is dropped and counted.
+    /// Hands over a window; it is dropped and counted if there is no room.
     pub(crate) fn keep(&self, pending: PendingWindow) {
         let (bytes, handed_ns) = (pending.bytes, clock::monotonic_ns());
         let (target, labels) = (pending.window.target.clone(), pending.window.labels.clone());
@@ -315,7 +315,7 @@ impl WindowWriter {
         state.lose(LostWindow { target, labels, handed_ns, why });
     }
 
-    /// Names may take so many CPUs, as long as nobody waits for them, and so much at once (ns).
+    /// Sets the budget for names: `cpus` CPUs, unless a request waits, and `room_ns` at once.
     pub(crate) fn allow(&self, cpus: f64, room_ns: f64) {
         self.budget.allow(cpus, room_ns);
     }
@@ -325,7 +325,7 @@ impl WindowWriter {
         self.budget.spend_beside(cpu_ns);
     }
 
-    /// Own CPU time that names and keeping them took until now (ns).
+    /// Own CPU time for naming and storing windows so far (ns).
     pub(crate) fn names_ns(&self) -> u64 {
         self.budget.spent_ns()
     }
@@ -356,10 +356,10 @@ impl WindowWriter {
             }
         }
         drop(state);
-        self.send(Job::Look); // where the queue is full, it looks after the next window
+        self.send(Job::Look); // if the queue is full, the thread checks after its next window
     }
 
-    /// Other bounds are in force.
+    /// Puts other bounds in force.
     pub(crate) fn rebound(
         &mut self,
         bounds: store::Settings,
@@ -369,16 +369,16 @@ impl WindowWriter {
         self.most_bytes = most_bytes;
         self.spool.rebound(most_bytes);
         self.state().rules = Some(Rules { store: bounds, most_bytes, debuginfod });
-        self.send(Job::Look); // where the queue is full, it looks after the next window
+        self.send(Job::Look); // if the queue is full, the thread checks after its next window
     }
 
-    /// These exports get windows from now on, and no others.
+    /// Sets the exports that get windows from now on.
     pub(crate) fn export(&self, exports: Vec<Export>) {
         self.state().exports = Some(exports);
-        self.send(Job::Look); // where the queue is full, it looks after the next window
+        self.send(Job::Look); // if the queue is full, the thread checks after its next window
     }
 
-    /// What waits to be sent.
+    /// The windows that wait to be sent, by export.
     pub(crate) fn outboxes(&self) -> &Outboxes {
         &self.outboxes
     }
@@ -387,7 +387,7 @@ impl WindowWriter {
         self.jobs.as_ref().is_some_and(|jobs| jobs.try_send(job).is_ok())
     }
 
-    /// How the store is.
+    /// The status of the store.
     pub(crate) fn status(&self) -> StoreStatus {
         let state = self.state();
         StoreStatus {
@@ -399,12 +399,12 @@ impl WindowWriter {
         }
     }
 
-    /// Whether the thread is not there any more: nothing will be kept.
+    /// Whether the thread has ended unexpectedly: nothing more will be stored.
     pub(crate) fn has_ended(&self) -> bool {
         self.thread.as_ref().is_some_and(JoinHandle::is_finished)
     }
 
-    /// Windows that were not kept until now.
+    /// Windows that were lost so far.
     pub(crate) fn lost(&self) -> u64 {
         let state = self.state();
         state.store.dropped_queue + state.store.counters.dropped_full + state.store.counters.dropped_refused
@@ -422,7 +422,7 @@ impl WindowWriter {
         self.state().targets.get(target).copied().unwrap_or_default()
     }
 
-    /// A target is not there any more, once its last window is kept.
+    /// Drops the counts of a removed target, once its last window is stored.
     pub(crate) fn forget(&self, target: &str) {
         self.state().forget(target);
     }
@@ -431,7 +431,7 @@ impl WindowWriter {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes no more; what was handed over is kept as fast as it can be, and nothing else is done. Then the thread ends.
+    /// Takes no more windows. Those handed over are stored without pauses; then the thread ends.
     pub(crate) fn end(&mut self) {
         self.is_ending.store(true, Ordering::Relaxed);
         self.budget.end();
@@ -439,13 +439,13 @@ impl WindowWriter {
         self.wake();
     }
 
-    /// Where a window waits for its names, the thread looks at once whether it still has to.
+    /// Wakes the thread if it pauses: it checks whether it still has to.
     fn wake(&self) {
         self.thread.iter().for_each(|thread| thread.thread().unpark());
     }
 
-    /// Waits until everything is kept, until `until` at most. From `cancel_at` on, what has no names yet stays in the spool, and is
-    /// written without names where it is not there.
+    /// Waits until everything is stored, until `until` at most. After `cancel_at`, windows without names stay in the
+    /// spool; those that are not in the spool are stored without names.
     pub(crate) fn finish(mut self, cancel_at: Instant, until: Instant) -> Finished {
         self.end();
         while !self.has_ended() && Instant::now() < until {
@@ -464,7 +464,7 @@ impl WindowWriter {
     }
 }
 
-/// Identity of this boot; empty where the kernel does not tell.
+/// The id of this boot; empty if the kernel has none.
 pub(crate) fn boot_id() -> String {
     std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default().trim().to_owned()
 }

@@ -63,7 +63,7 @@ impl Processes {
     fn move_to(&mut self, pid: u32, path: Option<&str>, table: &mut TargetTable) {
         let Some(process) = self.all.get_mut(&pid) else { return };
         if let Some(counted) = &mut process.counted {
-            // Its group may be forgotten, and the number given to another.
+            // The group may be forgotten, and its number reused.
             table.leave(pid, *counted);
             counted.place = None;
             table.enter(pid, *counted);
@@ -83,7 +83,7 @@ impl Processes {
         let (is_ours, groups_matter) = (pid == self.own || family::is_reader(pid), self.groups_matter);
         let mut subject = self.subject(pid)?;
         if groups_matter {
-            subject.place_id(); // whoever is in a group counts there, its target or not
+            subject.place_id(); // counts in its group even without a target
         }
         if is_ours {
             return None;

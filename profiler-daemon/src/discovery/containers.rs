@@ -11,7 +11,7 @@ use super::places::{PlaceId, Places};
 use super::table::TargetTable;
 use crate::containers::{Container, Names, Pod};
 
-/// After so many responses without a container, its name is no longer urgent.
+/// After this many responses without a container, its name is no longer urgent.
 const MOST_ANSWERS: u32 = 3;
 
 /// Names of containers, and which labels of pods are shown.
@@ -29,7 +29,7 @@ impl KnownContainers {
         self.names.get(&place.container.as_ref()?.name)
     }
 
-    /// Has these labels of pods shown; whether these are others than before.
+    /// Sets which labels of pods are shown; returns whether that changed.
     fn show(&mut self, pod_labels: &[String]) -> bool {
         let changed = self.pod_labels != pod_labels;
         self.pod_labels = pod_labels.to_vec();
@@ -74,7 +74,7 @@ impl Processes {
         self.touch_containers(table, |id| renamed.contains(id));
     }
 
-    /// Has these labels of pods shown.
+    /// Sets which labels of pods are shown.
     pub(super) fn show_pod_labels(&mut self, keys: &[String], table: &mut TargetTable) {
         if self.containers.show(keys) {
             self.touch_containers(table, |_| true);
@@ -101,14 +101,14 @@ impl Processes {
     }
 }
 
-/// What processes share of their containers' names.
+/// The container names that processes have in common.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct SharedNames<'n> {
     container: Option<&'n Arc<Container>>,
     pod: Option<&'n Pod>,
     /// The pod again, as one of its workload.
     workload: Option<&'n Pod>,
-    /// And as one of its namespace.
+    /// The namespace, if only that is shared.
     namespace: Option<&'n str>,
 }
 
@@ -120,7 +120,7 @@ impl<'n> SharedNames<'n> {
         Self { container, pod, workload: pod, namespace: pod.map(|pod| pod.namespace.as_str()) }
     }
 
-    /// What they share with those of another group.
+    /// What is shared with processes of another group.
     pub(super) fn with(self, other: Self) -> Self {
         let same = |a: &Pod, b: Option<&Pod>, key: fn(&Pod) -> String| b.is_some_and(|b| key(a) == key(b));
         Self {

@@ -1,5 +1,5 @@
-//! Targets that the rules for labels drop. They keep their processes, so that these belong to no other target, but nobody
-//! hears of them: to drop a target looks like its end, and to keep it again like a new one.
+//! Targets that the rules for labels drop. They keep their processes, so that these belong to no other target, but are
+//! not reported: dropping a target looks like its end, and keeping it again like a new target.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,7 +11,7 @@ use super::table::{TargetId, TargetTable};
 pub(super) struct DroppedTargets {
     /// With the CPU time that was seen of each by then, dropped or not (ticks).
     all: BTreeMap<TargetId, u64>,
-    /// What they used while they were dropped (ticks).
+    /// CPU time that targets used while they were dropped (ticks).
     ticks: u64,
 }
 
@@ -24,7 +24,7 @@ impl DroppedTargets {
         self.all.len()
     }
 
-    /// Adds what they have used since the last call; all of it so far (ticks).
+    /// Adds the CPU time used since the last call; returns the total (ticks).
     pub(super) fn count_ticks(&mut self, table: &TargetTable) -> u64 {
         for (id, seen) in &mut self.all {
             let now = table.cpu_ticks(*id).max(*seen);
@@ -33,7 +33,8 @@ impl DroppedTargets {
         self.ticks
     }
 
-    /// Has `changes` tell of other targets alone, and of these as of targets that end and begin.
+    /// Removes dropped targets from `changes`: a newly dropped target appears there as ended, and one that is no longer
+    /// dropped as new.
     pub(super) fn hide(&mut self, table: &TargetTable, changes: &mut Changes) {
         let now: BTreeSet<TargetId> = table.dropped().collect();
         if now.is_empty() && self.all.is_empty() {
@@ -42,7 +43,7 @@ impl DroppedTargets {
         self.count_ticks(table);
         let was = |id: &TargetId| self.all.contains_key(id);
         changes.changed.retain(|id| !was(id) && !now.contains(id));
-        // Nobody heard of those that were dropped at once, or that have ended since.
+        // Targets that were dropped from the start, or have ended since, were never reported.
         let new: BTreeSet<TargetId> = changes.appeared.iter().copied().collect();
         changes.appeared.retain(|id| !now.contains(id));
         changes.gone.retain(|id| !was(id));
@@ -61,7 +62,7 @@ impl DroppedTargets {
         self.all = now.into_iter().map(seen).collect();
     }
 
-    /// A target is dropped from now on: whoever was in it has left, and is nobody's.
+    /// A target is dropped from now on: its processes are reported as having left, and join no target.
     fn end(id: TargetId, table: &TargetTable, changes: &mut Changes) {
         changes.gone.push(id);
         let pids = table.get(id).into_iter().flat_map(|entry| &entry.found.pids);
@@ -72,7 +73,7 @@ impl DroppedTargets {
         changes.joined_dropped.sort_unstable();
     }
 
-    /// A target is dropped no more, unless it has ended: all that are in it have joined.
+    /// A target is no longer dropped, unless it has ended: its processes are reported as having joined.
     fn begin(id: TargetId, table: &TargetTable, changes: &mut Changes) {
         let Some(entry) = table.get(id) else { return };
         changes.appeared.push(id);

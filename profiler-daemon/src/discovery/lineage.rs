@@ -18,7 +18,7 @@ impl Processes {
         let mut creator = self.births.get(&pid).copied().unwrap_or(child.stat.parent);
         let (mut found, mut inherited) = (None, None);
         for _ in 0..MAX_GENERATIONS {
-            // One that began later has the id of a creator that is gone.
+            // A process that began later has reused the id of the ended creator.
             let living = self.all.get(&creator).filter(|creator| creator.stat.start <= start);
             if let Some(ended) = living.filter(|living| living.stat.has_ended) {
                 inherited = ended.heritage();
@@ -87,7 +87,7 @@ impl Processes {
         let inherited = match process.creator.and_then(|creator| self.lives(creator)) {
             _ if process.stat.is_kernel || pid == self.own || family::is_reader(pid) => None,
             Some(creator) => creator.heritage(),
-            None => process.inherited, // of one that has ended
+            None => process.inherited, // inherited from a creator that has ended
         };
         let inherited = inherited.filter(|id| terms.table.has(*id));
         let own = process.own.filter(|id| terms.table.has(*id));

@@ -18,9 +18,9 @@ use super::process::Process;
 use super::sections::{Finder, Section};
 use super::table::{TargetId, TargetTable};
 
-/// A process is rechecked every so many scans.
+/// A process is rechecked once in this many scans.
 pub(super) const TURNS: u64 = 16;
-/// And in this many scans after the first: by then most have executed their final program.
+/// A new process is also rechecked in this many scans after its first: by then, most have executed their final program.
 pub(super) const YOUNG_LOOKS: u64 = 2;
 /// Births that are kept until the next scan.
 const MAX_BIRTHS: usize = 1 << 16;
@@ -67,7 +67,7 @@ pub(super) enum Recheck {
     Same,
     /// It may belong to another target, and its children may inherit another one.
     Changed {
-        /// Whether it is.
+        /// Whether its children may inherit another target.
         heritage: bool,
     },
     /// It has ended.
@@ -206,7 +206,7 @@ impl Processes {
         (new, due)
     }
 
-    /// Whether any process has ended.
+    /// Removes processes that are no longer listed. Returns whether there were any.
     fn part_with_unlisted(&mut self, table: &mut TargetTable, changes: &mut Changes) -> bool {
         let unlisted = self.all.iter().filter(|(_, process)| process.last_seen != self.looks);
         let unlisted: Vec<u32> = unlisted.map(|(pid, _)| *pid).collect();

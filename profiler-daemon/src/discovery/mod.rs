@@ -58,9 +58,9 @@ pub(crate) struct Changes {
     pub(crate) gone: Vec<TargetId>,
     /// Targets with other labels, with another control group or none, or whose settings were read again.
     pub(crate) changed: Vec<TargetId>,
-    /// Processes that have joined a target that rules drop: nobody samples them, whichever process created them.
+    /// Processes that have joined a dropped target: they are not sampled, whichever process created them.
     pub(crate) joined_dropped: Vec<(TargetId, u32)>,
-    /// Processes that have left one.
+    /// Processes that have left a dropped target.
     pub(crate) left_dropped: Vec<(TargetId, u32)>,
 }
 
@@ -81,7 +81,7 @@ impl Discovery {
         Self::among(Processes::new(Path::new("/proc"), std::process::id()), targets)
     }
 
-    /// The same for a folder that is laid out like `/proc`, in which this process has the id `own`.
+    /// [`Self::new`] for a folder that is laid out like `/proc`, in which this process has the id `own`.
     #[cfg(test)]
     fn in_folder(root: &Path, own: u32, targets: &[TargetSettings]) -> Self {
         Self::among(Processes::new(root, own), targets)
@@ -156,7 +156,7 @@ impl Discovery {
         self.dropped.count()
     }
 
-    /// Their processes.
+    /// The processes of dropped targets.
     pub(crate) fn dropped_processes(&self) -> impl Iterator<Item = u32> {
         let dropped = self.dropped.ids().filter_map(|id| self.table.get(id));
         dropped.flat_map(|entry| entry.found.pids.iter().copied())
@@ -248,7 +248,7 @@ impl Discovery {
         remarks
     }
 
-    /// What the targets of these settings ask for that is not there at present, so that no process fits, in lines.
+    /// What these settings select that does not exist at present, so that no process matches; in lines.
     pub(crate) fn missing(settings: &[TargetSettings]) -> Vec<String> {
         settings.iter().flat_map(Section::missing).collect()
     }
@@ -266,7 +266,7 @@ impl Discovery {
         Section::new(id, settings, own, is_asked)
     }
 
-    /// A section that stays, with files and users looked up anew.
+    /// A section that stays, with its files and users looked up again.
     fn renewed(&mut self, old: Section, settings: Arc<TargetSettings>) -> Section {
         self.table.renew(old.id, &settings);
         let mut section = Section::new(old.id, settings, old.own, false);

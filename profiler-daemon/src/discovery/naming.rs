@@ -22,9 +22,9 @@ const PATIENCE: Duration = Duration::from_millis(200);
 /// One of those that a section with `each` is about.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Instance {
-    /// Tells it from others.
+    /// Distinguishes it from other instances.
     pub(super) key: String,
-    /// What it is called.
+    /// Its name.
     pub(super) text: String,
 }
 
@@ -86,7 +86,7 @@ impl Instance {
             if !is_taken(&name) {
                 return name;
             }
-            key.push('+'); // the checksum of another's is the same
+            key.push('+'); // another instance has the same checksum
         }
     }
 }
@@ -113,7 +113,7 @@ impl Users {
         user.parse().ok().or_else(|| Some(User::from_name(user).ok()??.uid.as_raw()))
     }
 
-    /// The name of a user; the number of one that has none, or whose name is yet to be found out.
+    /// The name of a user, or the number if it has no name, or none yet.
     pub(super) fn name(&mut self, user: u32) -> Arc<str> {
         if self.names.len() >= MAX_USERS {
             self.names.clear();

@@ -72,9 +72,9 @@ impl Place {
         Self { path, units, unit: None, container: None, parent: None, manager, processes: 0 }
     }
 
-    /// What a group of this name below it stands for.
+    /// What the group `name` below this one stands for.
     pub(super) fn below(&self, id: PlaceId, parent: PlaceId, name: &str, path: Arc<str>) -> Self {
-        // systemd escapes what the kernel would take for a file of its own.
+        // systemd escapes names that would clash with the kernel's own files.
         let unescaped = name.strip_prefix('_').unwrap_or(name);
         let named = |name: &str| Named { name: name.into(), place: id };
         let mut place = Self { path, parent: Some(parent), processes: 0, ..self.clone() };
@@ -108,8 +108,8 @@ fn is_user_manager(name: &str) -> bool {
     name.starts_with("user@") && name.ends_with(".service")
 }
 
-/// The container that a group of this name stands for: Docker's, containerd's, CRI-O's and Podman's are
-/// called by an id, with the engine before it where systemd makes the group; LXC's by a name.
+/// The id or name of the container that a group's name stands for. Docker, containerd, CRI-O and Podman use the id,
+/// after the engine's name if systemd creates the group; LXC uses a name.
 fn container<'n>(above: &str, name: &'n str) -> Option<&'n str> {
     if let Some(name) = name.strip_prefix("lxc.payload.").filter(|name| !name.is_empty()) {
         return Some(name);
@@ -119,7 +119,7 @@ fn container<'n>(above: &str, name: &'n str) -> Option<&'n str> {
     }
     let scope = name.strip_suffix(".scope").unwrap_or(name);
     let id = scope.rsplit(['-', ':']).next().filter(|id| is_id(id))?;
-    // The process that watches over a container has a group by its id, and is outside of it.
+    // A container's monitor process has a group named after the id, too, but is not in the container.
     let engine = scope[..scope.len() - id.len()].trim_end_matches(['-', ':']);
     (!engine.ends_with("conmon")).then_some(id)
 }

@@ -61,7 +61,7 @@ impl Places {
         id
     }
 
-    /// A process is not in this group any more; forgets it where it was the last.
+    /// A process left this group; the group is forgotten if it was the last.
     pub(super) fn leave(&mut self, id: PlaceId) {
         self.count(id, -1);
     }

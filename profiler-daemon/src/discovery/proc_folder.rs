@@ -11,7 +11,7 @@ use std::path::PathBuf;
 use super::stat::{Stat, effective_user};
 use crate::cgroup::named_in;
 
-/// More of a `stat` or `status` is not read: they are of some hundred bytes, and the name in them of at most 64.
+/// Limit for `stat` and `status` (bytes): they have some hundred, and the name in them at most 64.
 const MAX_LINE: u64 = 16 << 10;
 /// More of a command line is not matched: its words may have megabytes.
 const MAX_COMMAND: u64 = 32 << 10;
@@ -22,27 +22,27 @@ const MAX_CGROUP: u64 = 64 << 10;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct ListedProcess {
     pub(super) pid: u32,
-    /// Of its folder. The kernel gives every process another one, and now and then a new one to the same process.
+    /// Inode of its `/proc` folder. Every process gets another one, and now and then the same process gets a new one.
     pub(super) inode: u64,
 }
 
-/// Why nothing is known of a process.
+/// Why a process could not be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ProcReadError {
     /// It has ended.
     Gone,
-    /// It may not be read, or not now: out of descriptors, say.
+    /// It cannot be read now: no permission, or no descriptor is left.
     Failed,
 }
 
-/// Where a process is among the control groups.
+/// The control group of a process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Group {
     /// Its path in the hierarchy of version 2.
     Path(String),
     /// This host has no such hierarchy, or not for this process.
     OldOnly,
-    /// It is outside of what may be seen, or cannot be read.
+    /// It is outside of the visible part of the hierarchy, or cannot be read.
     Unknown,
 }
 
@@ -50,7 +50,7 @@ pub(super) enum Group {
 #[derive(Debug)]
 pub(super) struct ProcFolder {
     root: PathBuf,
-    /// Path and text of the file that was read last, to use their memory again.
+    /// Path and text of the last file, kept to reuse their memory.
     path: String,
     text: Vec<u8>,
     reads: u64,
@@ -68,7 +68,7 @@ impl ProcFolder {
         self.reads
     }
 
-    /// All processes that may be seen.
+    /// Lists all visible processes.
     ///
     /// # Errors
     ///
@@ -90,7 +90,7 @@ impl ProcFolder {
         Stat::parse(&self.text).ok_or(ProcReadError::Failed)
     }
 
-    /// Its command line, the words parted by blanks; empty where there is none.
+    /// Its command line, with blanks between the words; empty if it has none.
     pub(super) fn command(&mut self, pid: u32) -> Vec<u8> {
         if self.read(pid, "cmdline", MAX_COMMAND).is_err() {
             return Vec::new();
@@ -99,7 +99,7 @@ impl ProcFolder {
         self.text[..end].iter().map(|byte| if *byte == 0 { b' ' } else { *byte }).collect()
     }
 
-    /// The file that it runs, as it sees it; without the kernel's mark if it was removed.
+    /// Path of the file that it runs, as the process sees it, without the kernel's mark of a removed file.
     pub(super) fn executable(&mut self, pid: u32) -> Option<Box<[u8]>> {
         self.name(pid, "exe");
         let link = fs::read_link(&self.path).ok()?;
@@ -147,8 +147,7 @@ impl ProcFolder {
     }
 }
 
-/// A process that ends between the opening of its file and the reading leaves another error than one that was
-/// gone before.
+/// If a process ends after its file was opened, reading fails with another error than if it was gone before.
 fn is_gone(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::NotFound || error.raw_os_error() == Some(libc::ESRCH)
 }

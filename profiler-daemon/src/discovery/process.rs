@@ -39,14 +39,14 @@ pub(super) struct Counted {
 #[derive(Debug)]
 pub(super) struct Process {
     pub(super) stat: Stat,
-    /// Who created it, if that was seen.
+    /// Its creator, if known from a record or as its parent.
     pub(super) creator: Option<Life>,
     pub(super) facts: Facts,
     /// The target of the first section that it matches itself.
     pub(super) own: Option<TargetId>,
     /// The target that its creator belongs to, or did at its end.
     pub(super) inherited: Option<TargetId>,
-    /// What follows from both.
+    /// Its target, from both.
     pub(super) target: Option<TargetId>,
     pub(super) counted: Option<Counted>,
     /// The round in which its target was found.
@@ -54,9 +54,9 @@ pub(super) struct Process {
     /// The scans that saw it first and last.
     pub(super) first_seen: u64,
     pub(super) last_seen: u64,
-    /// When it is rechecked.
+    /// The scan turn in which it is rechecked.
     pub(super) turn: u64,
-    /// Of its folder, when it was looked at last.
+    /// Inode of its `/proc` folder at the last check.
     pub(super) inode: u64,
     /// Whether the sections changed while it could not be read, so that it is yet to be classified.
     pub(super) unclassified: bool,
@@ -95,7 +95,7 @@ impl Process {
     }
 }
 
-/// A process while it is classified.
+/// A process during its classification.
 pub(super) struct Subject<'a> {
     pub(super) pid: u32,
     pub(super) stat: &'a Stat,
@@ -108,13 +108,13 @@ pub(super) struct Subject<'a> {
 }
 
 impl Subject<'_> {
-    /// The file that it runs.
+    /// Path of the file that it runs.
     pub(super) fn executable(&mut self) -> Option<&[u8]> {
         let (folder, pid) = (&mut *self.folder, self.pid);
         self.facts.executable.get_or_insert_with(|| folder.executable(pid)).as_deref()
     }
 
-    /// The name of that file.
+    /// The name of the file that it runs.
     pub(super) fn program(&mut self) -> Option<&[u8]> {
         self.executable()?.rsplit(|byte| *byte == b'/').next().filter(|name| !name.is_empty())
     }

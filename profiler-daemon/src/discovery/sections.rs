@@ -68,7 +68,7 @@ impl Section {
             || asked.container.is_some()
     }
 
-    /// Why nothing matches it, if that is known.
+    /// Why no process matches it, if known.
     pub(super) fn problem(&self) -> Option<String> {
         let user = self.settings.user.as_ref().filter(|_| self.user.is_none())?;
         Some(format!(

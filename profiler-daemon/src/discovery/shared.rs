@@ -1,4 +1,4 @@
-//! What all processes of a target share: labels, and a control group that they have to themselves.
+//! What all processes of a target have in common: labels, and perhaps a control group that contains exactly them.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -13,7 +13,7 @@ use super::places::{PlaceId, Places};
 use super::table::{FoundTarget, TargetEntry};
 use crate::cgroup::is_outside;
 
-/// What all processes of a target share, of their groups.
+/// What the groups of all processes of a target have in common.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Shared {
     unit: Option<Arc<str>>,
@@ -36,7 +36,7 @@ pub(super) fn refresh(
         entry.shared.names = shared_names(entry, places, containers);
     }
     let mut labels = labels(&entry.found, entry.instance.as_ref(), &entry.shared);
-    // What somebody asked for is not dropped.
+    // Requested targets are not dropped.
     entry.is_dropped = match entry.is_asked {
         true => {
             rules.apply_to_labels(&entry.found.name, &mut labels);
@@ -49,12 +49,12 @@ pub(super) fn refresh(
     changed
 }
 
-/// Whether a target is another group than before, or none any more.
+/// Whether the control group that a target equals has changed.
 pub(super) fn is_another_group(entry: &TargetEntry, places: &Places, containers: &KnownContainers) -> bool {
     group(entry, places, containers) != entry.found.group
 }
 
-/// The labels of a target before rules change them: the section's own, and what is shared unless the section says otherwise.
+/// The labels of a target before rules change them: those of the section, then what its processes share.
 fn labels(found: &FoundTarget, instance: Option<&Instance>, shared: &Shared) -> BTreeMap<String, String> {
     let of_instance = instance.filter(|_| found.settings.each == Some(Each::User));
     let user = of_instance.map(|instance| instance.text.as_str()).or(found.settings.user.as_deref());
@@ -166,11 +166,11 @@ fn anchor(
     places.upward(id).find(|(_, above)| *above.path == *path).map(|(id, _)| id)
 }
 
-/// The group of a pod, which is called by its number and holds those of its containers.
+/// The group of a pod, which is named after the pod's id and contains the groups of its containers.
 fn pod_group(place: &Place, places: &Places, containers: &KnownContainers) -> Option<PlaceId> {
     let pod = containers.of(place)?.pod.as_ref().filter(|pod| !pod.uid.is_empty())?;
     let above = places.get(place.container.as_ref()?.place)?.parent?;
-    let name = places.get(above)?.path.rsplit('/').next()?.replace('_', "-"); // as systemd has it in slices
+    let name = places.get(above)?.path.rsplit('/').next()?.replace('_', "-"); // systemd writes it so in slices
     name.contains(&pod.uid).then_some(above)
 }
 

@@ -3,7 +3,7 @@
 /// Set in `flags` for threads of the kernel.
 const PF_KTHREAD: u32 = 0x0020_0000;
 
-/// What matters of a `stat`.
+/// The relevant fields of a `stat` line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Stat {
     /// The name of the process.
@@ -22,8 +22,7 @@ pub(super) struct Stat {
     pub(super) has_ended: bool,
 }
 
-/// Where a program's code and stack were put when it was started: random addresses, so that another start of the same
-/// program has others.
+/// Addresses of a program's code and stack. They are random: another start of the same program has others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Image {
     code: u64,
@@ -32,14 +31,14 @@ pub(super) struct Image {
 }
 
 impl Image {
-    /// Whether they are visible: otherwise all programs look alike.
+    /// Whether the addresses are visible; if not, all programs look alike.
     pub(super) fn is_known(self) -> bool {
         self.stack != 0
     }
 }
 
 impl Stat {
-    /// Reads the line; `None` if it is none.
+    /// Parses the line; `None` if it is not valid.
     pub(super) fn parse(line: &[u8]) -> Option<Self> {
         let name = line.iter().position(|byte| *byte == b'(')? + 1;
         let end = line.iter().rposition(|byte| *byte == b')').filter(|end| *end >= name)?;
@@ -54,7 +53,7 @@ impl Stat {
             image: Image { code: number(23)?, code_end: number(24)?, stack: number(25)? },
             cpu_ticks: number(11)?.saturating_add(number(12)?),
             is_kernel: number(6)? & u64::from(PF_KTHREAD) != 0,
-            // One whose first thread has ended while others work has not.
+            // A process whose first thread has ended while others run has not ended.
             has_ended: matches!(state, "Z" | "X") && threads <= 1,
         })
     }

@@ -15,7 +15,8 @@ use super::shared::{self, Shared};
 
 /// Most targets that sections with `each` make; further processes belong to the sections' own targets.
 pub(super) const MAX_INSTANCES: usize = 4096;
-/// How long such a target is kept when its last process has ended (ns): a service that is restarted stays what it was.
+/// How long a target of `each` is kept after its last process has ended (ns), so that a restarted service remains the
+/// same target.
 pub(super) const LINGER_NS: u64 = 60_000_000_000;
 
 /// Identifies a target. Never reused.
@@ -23,12 +24,12 @@ pub(super) const LINGER_NS: u64 = 60_000_000_000;
 pub(crate) struct TargetId(u32);
 
 impl TargetId {
-    /// The number that no other has.
+    /// The number of this target; unique.
     pub(crate) fn number(self) -> u32 {
         self.0
     }
 
-    /// The one that has this number.
+    /// The id for a number.
     pub(crate) fn of_number(number: u32) -> Self {
         Self(number)
     }
@@ -41,10 +42,10 @@ pub(super) struct SectionId(pub(super) u32);
 /// What is known of a target.
 #[derive(Clone, Debug)]
 pub(crate) struct FoundTarget {
-    /// What it is called: as its section, with `each` followed by a colon and what it is one of.
+    /// Its name: that of its section; with `each`, followed by a colon and the instance.
     pub(crate) name: String,
-    /// The section's labels; `unit`, `cgroup`, `container` and what runtimes say of it where all its processes share one;
-    /// `user` where the section asks for one. While it has no process, those of the last.
+    /// The section's labels; `unit`, `cgroup`, `container` and the container runtime's labels if all its processes
+    /// share one value; `user` if the section asks for it. Without a process, the labels of the last one.
     pub(crate) labels: BTreeMap<String, String>,
     /// Its section. Another `Arc` after the settings were read again.
     pub(crate) settings: Arc<TargetSettings>,
@@ -52,7 +53,8 @@ pub(crate) struct FoundTarget {
     pub(crate) own: TargetId,
     /// Whether it is the target for all other processes.
     pub(crate) is_everything: bool,
-    /// The path of the control group that it is: all processes in there and below are its own, and it has no others.
+    /// The path of the control group that it equals, if any: the group's processes are all its own, and it has no
+    /// others.
     pub(crate) group: Option<Arc<str>>,
     /// Its processes.
     pub(crate) pids: BTreeSet<u32>,
@@ -66,22 +68,22 @@ impl FoundTarget {
     }
 }
 
-/// A target with what is counted of it.
+/// A target with its bookkeeping.
 #[derive(Debug)]
 pub(super) struct TargetEntry {
     pub(super) found: FoundTarget,
     section: SectionId,
     pub(super) instance: Option<Instance>,
-    /// How many of its processes are in each group; those whose group is unknown have none.
+    /// How many of its processes are in each group; `None` counts processes in unknown groups.
     pub(super) places: FxHashMap<Option<PlaceId>, u32>,
-    /// What they share, or did when there were any.
+    /// What its processes share, or shared when it last had any.
     pub(super) shared: Shared,
     /// Whether its section was requested while running.
     pub(super) is_asked: bool,
     /// Whether rules for labels drop it.
     pub(super) is_dropped: bool,
     cpu_ticks: u64,
-    /// Without a process since then (ns).
+    /// Since when it has had no process (ns).
     empty_since_ns: Option<u64>,
 }
 
@@ -96,11 +98,11 @@ pub(super) struct TargetTable {
     gone: Vec<TargetId>,
     /// Their processes, groups or labels may have changed.
     touched: BTreeSet<TargetId>,
-    /// Whether control groups may have other processes, so that targets may be groups no more.
+    /// Whether processes have moved between control groups, so that targets may no longer equal groups.
     groups_moved: bool,
-    /// They have other settings.
+    /// Targets with new settings.
     renewed: BTreeSet<TargetId>,
-    /// Whether there were more instances than there may be.
+    /// Whether the limit on instances was reached.
     pub(super) is_full: bool,
     rules: RelabelRules,
 }
@@ -121,7 +123,8 @@ impl TargetTable {
         kept.map(|(id, entry)| (*id, &entry.found))
     }
 
-    /// A new target of a section, whose labels the next [`Self::settle`] finds; without an instance and the section's own target, that one.
+    /// Adds a target of a section; the next [`Self::settle`] finds its labels. Without `instance`, it is the section's
+    /// own target.
     pub(super) fn add(
         &mut self,
         section: SectionId,
@@ -145,7 +148,7 @@ impl TargetTable {
             labels: BTreeMap::new(),
             settings: Arc::clone(settings),
             own,
-            is_everything: settings.everything && instance.is_none(), // the others' processes are told
+            is_everything: settings.everything && instance.is_none(), // it gets the processes that match nothing else
             group: None,
             pids: BTreeSet::new(),
         };
@@ -166,7 +169,7 @@ impl TargetTable {
         id
     }
 
-    /// The target of an instance; `own` where there are too many.
+    /// The target of an instance; `own` if the limit on instances was reached.
     pub(super) fn of_instance(
         &mut self,
         section: SectionId,
@@ -188,7 +191,7 @@ impl TargetTable {
         }
     }
 
-    /// Puts other settings in place of those of a section: budget, horizon or labels.
+    /// Replaces the settings of a section: budget, horizon or labels.
     pub(super) fn renew(&mut self, section: SectionId, settings: &Arc<TargetSettings>) {
         for (id, entry) in self.entries.iter_mut().filter(|(_, entry)| entry.section == section) {
             entry.found.settings = Arc::clone(settings);
@@ -204,7 +207,7 @@ impl TargetTable {
         ids.into_iter().for_each(|id| self.remove(id));
     }
 
-    /// Removes the targets of all sections whose own target is not to be kept.
+    /// Removes the targets of all sections except those whose own target `is_kept`.
     pub(super) fn retain_sections(&mut self, is_kept: impl Fn(TargetId) -> bool) {
         let own = self.entries.iter().filter(|(_, entry)| entry.instance.is_none());
         let over: Vec<SectionId> =
@@ -230,7 +233,7 @@ impl TargetTable {
         self.touched.insert(counted.target);
     }
 
-    /// It does not any more.
+    /// A process leaves a target.
     pub(super) fn leave(&mut self, pid: u32, counted: Counted) {
         let Some(entry) = self.entries.get_mut(&counted.target) else { return };
         entry.found.pids.remove(&pid);
@@ -256,24 +259,24 @@ impl TargetTable {
         }
     }
 
-    /// Those that rules for labels drop.
+    /// The targets that the rules for labels drop.
     pub(super) fn dropped(&self) -> impl Iterator<Item = TargetId> {
         self.entries.iter().filter(|(_, entry)| entry.is_dropped).map(|(id, _)| *id)
     }
 
-    /// Its processes have used CPU time.
+    /// Adds CPU time that the processes of a target have used.
     pub(super) fn charge(&mut self, id: TargetId, ticks: u64) {
         if let Some(entry) = self.entries.get_mut(&id) {
             entry.cpu_ticks = entry.cpu_ticks.saturating_add(ticks);
         }
     }
 
-    /// CPU time that was seen (ticks).
+    /// CPU time of a target so far (ticks).
     pub(super) fn cpu_ticks(&self, id: TargetId) -> u64 {
         self.entries.get(&id).map_or(0, |entry| entry.cpu_ticks)
     }
 
-    /// A process entered or left a control group; it may belong to another target or to none.
+    /// A process entered or left a control group, whether or not it belongs to a target.
     pub(super) fn groups_moved(&mut self) {
         self.groups_moved = true;
     }
@@ -311,7 +314,7 @@ impl TargetTable {
         self.is_full &= self.by_instance.len() >= MAX_INSTANCES;
         changes.appeared = std::mem::take(&mut self.appeared);
         changes.gone = std::mem::take(&mut self.gone);
-        // Who came and went between two looks was never there for anybody.
+        // A target that came and went between two scans was never reported.
         let never = |id: &TargetId| changes.appeared.binary_search(id).is_ok();
         let fleeting: BTreeSet<TargetId> = changes.gone.iter().copied().filter(never).collect();
         changes.changed.retain(|id| !never(id));

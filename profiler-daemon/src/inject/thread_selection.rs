@@ -25,36 +25,37 @@ use crate::sampler::session::Session;
 use crate::sys::procfs;
 use crate::sys::ptrace::{TraceError, Tracee};
 
-/// So long a thread is looked for that can be taken, and then so long it may be away.
+/// How long to look for a suitable thread, and then how long that thread may take.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// At first threads that let no signal come are passed over: they may be in a handler of ours, which would wait for itself.
+/// During this time, threads that block all signals are skipped: they may be in a handler of ours, which would wait for
+/// itself.
 const FOR_HANDLERS: Duration = Duration::from_millis(200);
-/// Between two rounds of all threads, twice as long each time: a thread is stopped some twenty-five times, and who is safe now and
-/// then is met by the first.
+/// Pause between two rounds over all threads. It doubles from round to round (about 25 rounds in 5 s); the short first
+/// ones catch threads that are safe only briefly.
 const FIRST_PAUSE: Duration = Duration::from_millis(3);
 const LONGEST_PAUSE: Duration = Duration::from_millis(250);
-/// A thread that does not stand still by then does so later, while others are tried.
+/// A thread that has not stopped by then may do so later, while others are tried.
 const TO_STOP: Duration = Duration::from_millis(200);
-/// Room that loading a library takes of a stack, and asking one that is loaded (bytes).
+/// Stack space needed to load a library, and to call one that is loaded (bytes).
 const ROOM_TO_LOAD: u64 = 64 << 10;
 const ROOM_TO_CALL: u64 = 24 << 10;
-/// Of a stack that grows by itself, so much has to be there already.
+/// Of a stack that grows automatically, this much must already be mapped (bytes).
 const ROOM_FOR_FRAME: u64 = 8 << 10;
-/// More of a stack is not looked at (bytes).
+/// Most bytes of a stack that are examined.
 const MOST_STACK: u64 = 4 << 20;
 const IN_HANDLER: &str = "in a signal handler";
 
-/// What is asked of a thread.
+/// What a thread is needed for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ThreadTask {
     /// To load the library first.
     Load,
-    /// What takes no lock.
+    /// To make a call that takes no lock.
     CallAgent,
 }
 
 impl TracedProcess {
-    /// Takes a thread that can do it.
+    /// Takes over a thread that can do `task`.
     pub(super) fn take_thread(&self, task: ThreadTask) -> Result<HijackedThread<'_>, Refused> {
         let begin = Instant::now();
         let until = begin + PATIENCE;

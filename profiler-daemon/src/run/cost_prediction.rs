@@ -4,23 +4,23 @@
 use profiler_core::attach::AttachChoice;
 use profiler_core::rate::{Activity, CostModel, Figure, Prediction, RateSettings, Reading, predict};
 
-/// A command's beginning, from which the rest is predicted (ns).
+/// The first part of a command's run, from which the rest is predicted (ns).
 const BEGINNING_NS: u64 = 1_000_000_000;
 /// How far the mean depth of the first stacks may be off that of all, as a share of it.
 const DEPTH_DOUBT: f64 = 0.1;
 
-/// The prediction, and what it takes to make it.
+/// The prediction, and the state to update it.
 pub(crate) struct CostPrediction {
     settings: RateSettings,
     costs: CostModel,
     choice: AttachChoice,
     prediction: Prediction,
-    /// What was read since the beginning, while that lasts.
+    /// What was read during the first part of the run.
     beginning: Option<Reading>,
 }
 
 impl CostPrediction {
-    /// From what was `seen` of the target while it was watched; `None` for a command, which is yet to begin.
+    /// From what was `seen` while the target was watched; `None` for a command, which has not begun yet.
     pub(crate) fn new(
         settings: RateSettings,
         costs: CostModel,
@@ -33,8 +33,8 @@ impl CostPrediction {
         Self { settings, costs, choice, prediction, beginning }
     }
 
-    /// The prediction as it is: of a command that has ended before a second was over, from nothing but what is expected of
-    /// any.
+    /// The present prediction. For a command that ended within its first second, it only contains what is expected of
+    /// any command.
     pub(crate) fn prediction(&self) -> &Prediction {
         &self.prediction
     }
@@ -72,7 +72,7 @@ fn watched(sum: &Reading, wall_ns: u64) -> Activity {
         target_cpu_ns: sum.target_cpu_ns,
         foreign_cpu_ns: (sum.target_cpu_ns as f64 * per_sample(sum.foreign_samples)) as u64,
         switches: sum.switches,
-        past_switches_per_s: 0.0, // it has no past
+        past_switches_per_s: 0.0, // a new command has no past
         side_records: sum.side_records,
         forks: sum.forks,
         unseen_forks: 0,

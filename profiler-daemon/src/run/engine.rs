@@ -59,7 +59,7 @@ const GENERATIONS: usize = 3;
 const LAST_DRAINS: usize = 32;
 /// Rate changes by the bucket below this (in logarithms) are left out of the history of the rate.
 const WORTH_NOTING: f64 = 0.2;
-/// Said of a host where interrupts cost something else than when it was calibrated.
+/// Note for a host where interrupts cost more or less than when it was calibrated.
 const INTERRUPTS_ARE_DEARER: &str = "interrupts cost more on this host than when it was calibrated, and the \
                                      cost of a sample was raised accordingly (interrupt_ratio in the \
                                      summary); if that persists on a quiet machine, run `sweetspot \
@@ -94,11 +94,11 @@ pub(crate) struct DecisionLine<'a> {
 pub(crate) struct Attach {
     /// What is permitted.
     pub(crate) access: Access,
-    /// Which way.
+    /// Which attach mode.
     pub(crate) choice: AttachChoice,
-    /// To what.
+    /// What is attached to.
     pub(crate) attachment: Attachment,
-    /// The target's control group, where its events are a way.
+    /// The target's control group, if events of a group are possible.
     pub(crate) group: Option<Arc<Cgroup>>,
     /// What samples and switches cost.
     pub(crate) costs: CostModel,
@@ -143,7 +143,7 @@ pub(crate) struct Engine<L> {
     group_switches: GroupSwitches,
     past: Past,
     ways: Ways,
-    /// None before sampling starts, and where there can be none.
+    /// None before sampling starts, and if there cannot be an alarm.
     alarm: Option<SwitchAlarm>,
     bursts: HandlerBursts,
     /// None where samples are not taken by interrupts of clocks.
@@ -247,7 +247,7 @@ impl<L: DecisionLog> Engine<L> {
             if !matches!(self.sampler.attachment(), Attachment::Tasks(_)) {
                 return Ok(());
             }
-            std::thread::sleep(Duration::from_nanos(BIRTH_NS + SETTLING_NS)); // then every birth until now is on record
+            std::thread::sleep(Duration::from_nanos(BIRTH_NS + SETTLING_NS)); // by then every earlier birth is recorded
             self.drain(clock::monotonic_ns().saturating_sub(SETTLING_NS));
             let new_threads = self.sampler.unattached(self.threads());
             if new_threads.is_empty() {
@@ -268,7 +268,7 @@ impl<L: DecisionLog> Engine<L> {
     pub(crate) fn begin(&mut self) {
         self.session.begin();
         self.part = self.part_from(clock::monotonic_ns());
-        self.context_switches(); // those until now are history
+        self.context_switches(); // earlier ones do not count
         let now_ns = clock::monotonic_ns();
         (self.stepped_ns, self.next_step_ns) = (now_ns, now_ns + self.next_pause_ns());
         self.bursts.begin_run(now_ns);
@@ -306,7 +306,7 @@ impl<L: DecisionLog> Engine<L> {
             let step_ns = self.next_pause_ns() << u32::from(is_calm && self.may_skip_step());
             self.next_step_ns = (self.next_step_ns + step_ns).max(now_ns + MIN_STEP_NS.min(step_ns));
         }
-        self.maintain(now_ns); // at once: what a step has found too dear goes on costing until then
+        self.maintain(now_ns); // at once: if a step found the events too expensive, they cost on until they change
     }
 
     /// Times the kernel's handler in short bursts, if the budget allows.
@@ -389,7 +389,7 @@ impl<L: DecisionLog> Engine<L> {
         let decision = self.controller.step(&reading, &self.session.take_shares());
         self.session.set_prices(self.controller.parts_ns());
         if attached_anew {
-            self.controller.attached_anew(); // what the way until now has cost is spent, and no sign of what is to come
+            self.controller.attached_anew(); // the cost of the old way is spent, and says nothing about the new one
         }
         if decision.period_ns != self.settings.period_ns {
             self.settings.period_ns = decision.period_ns;

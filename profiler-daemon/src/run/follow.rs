@@ -20,7 +20,7 @@ pub(super) enum Watched<'a> {
     Command {
         /// Its process.
         pid: u32,
-        /// To wait for.
+        /// To wait for its end.
         command: &'a RunningCommand,
     },
     /// Running processes: the run ends when none is left.

@@ -25,13 +25,13 @@ use crate::sampler::timer_signal::{Host, TimerSampler};
 use crate::sys::{clock, signal_cost};
 use crate::terminal;
 
-/// Where it is beside the program, and in any case.
+/// Folders in which the agent is looked for, relative to the program.
 const PLACES: [&str; 2] = ["", "../lib/sweetspot"];
 const INSTALLED: &str = "/usr/lib/sweetspot";
-/// A script may name another script as its interpreter, so often.
+/// Most scripts in a chain: a script may name another script as its interpreter.
 const SCRIPTS: usize = 4;
 
-/// What a machine offers, and which of it is used.
+/// The available ways to sample.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Way {
     /// The kernel's perf events.
@@ -59,7 +59,7 @@ pub(crate) fn choose(sampling: &SamplingSettings) -> Result<Way> {
     }
 }
 
-/// The way to sample processes that run: they are not changed unless the person says so.
+/// The way to sample running processes: they are only changed if the user allows it.
 ///
 /// # Errors
 ///
@@ -84,7 +84,7 @@ pub(crate) fn choose_for(pids: &[u32], is_group: bool, sampling: &SamplingSettin
     }
 }
 
-/// Whether the person asks for what events alone can do.
+/// Whether the settings need something that only perf events can do.
 fn wants_events(sampling: &SamplingSettings) -> bool {
     let by_threads = matches!(sampling.attach_mode, config::AttachMode::Auto | config::AttachMode::Task);
     !by_threads || sampling.unwind == Unwind::FramePointers
@@ -99,7 +99,7 @@ pub(crate) fn find_library() -> Option<PathBuf> {
     candidates.filter(|file| file.is_file()).find_map(|file| file.canonicalize().ok())
 }
 
-/// What a run by timers is set up with before the command is.
+/// The set-up of a run by timers, created before the command.
 pub(crate) struct Inside {
     pub(crate) setup: Setup,
     pub(crate) sampler: Box<TimerSampler>,
@@ -126,7 +126,7 @@ impl Inside {
     }
 }
 
-/// What a run by timers in a process that runs already is set up with.
+/// The set-up of a run by timers in a process that already runs.
 ///
 /// # Errors
 ///
@@ -157,7 +157,7 @@ fn setup(sampling: &SamplingSettings) -> Setup {
     }
 }
 
-/// Before the controller has chosen.
+/// Clocks before the controller has chosen a rate.
 fn clocks() -> ClockSettings {
     ClockSettings {
         period_ns: 1_000_000_000,
@@ -167,7 +167,8 @@ fn clocks() -> ClockSettings {
     }
 }
 
-/// Ours, with the agent preloaded behind what is preloaded anyway and `first`, which the command needs in front of it.
+/// Our environment, with the agent preloaded behind existing preloads and behind `first`, which the command needs
+/// before it.
 fn environment(library: &Path, place: &str, first: &OsStr) -> Result<Vec<CString>> {
     let path = library.as_os_str();
     if path.as_bytes().iter().any(|byte| matches!(byte, b' ' | b':')) {
@@ -177,7 +178,7 @@ fn environment(library: &Path, place: &str, first: &OsStr) -> Result<Vec<CString
         ));
     }
     let list = if first.is_empty() { path.to_owned() } else { join(first, ":", path) };
-    // What was there stays in its place: the agent takes out what comes behind the separator.
+    // Existing preloads stay in place: the agent removes what comes after the separator.
     let others =
         std::env::vars_os().filter(|(name, _)| name != PLACE).map(|(name, value)| match name == PRELOAD {
             true => (name, join(&value, SEPARATOR, &list)),
@@ -196,7 +197,8 @@ fn join(first: &OsStr, between: &str, second: &OsStr) -> OsString {
     joined
 }
 
-/// What has to be loaded before the agent; or why nothing can be preloaded into a program. Of one that nobody knows, nothing.
+/// What has to be loaded before the agent, or why nothing can be preloaded into `program`. Nothing for an unknown
+/// program.
 fn loaded_before(program: &Path) -> std::result::Result<OsString, &'static str> {
     let mut program = program.to_owned();
     for _ in 0..SCRIPTS {

@@ -19,13 +19,13 @@ use crate::targets::TargetMembers;
 /// What a target consists of.
 #[derive(Clone, Debug)]
 pub(crate) enum TargetSelector {
-    /// These processes, and those that they create from now on: whoever else they have created is told of.
+    /// These processes and their future children; other descendants are reported by scans.
     Processes(Vec<u32>),
     /// Whatever is in a control group and below.
     Group(Arc<Cgroup>),
     /// Every process, but for those that are excluded.
     Everything,
-    /// Whoever enters it: many targets, of which any process may be one's.
+    /// Any process that enters: for a sampler of many targets.
     Many,
 }
 

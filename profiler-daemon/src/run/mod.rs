@@ -281,7 +281,7 @@ impl Setup {
         Ok(Self { calibration, seed, access, asked, reports, clock_tick_ns, symbols })
     }
 
-    /// The same for several targets at once.
+    /// The same setup for several targets at once.
     pub(crate) fn for_many(self) -> Self {
         Self { reports: Some(SharedReports::new(self.access)), ..self }
     }
@@ -306,7 +306,7 @@ impl Setup {
         self.access.targets = targets.max(1);
     }
 
-    /// The same under other settings.
+    /// The same setup under other settings.
     ///
     /// # Errors
     /// If the settings need something that is not permitted.
@@ -345,7 +345,7 @@ impl Setup {
 
     fn method_choice(&self, sampling: &SamplingSettings) -> MethodChoice {
         match sampling.unwind {
-            _ if self.clock_tick_ns.is_some() => MethodChoice::fixed(Method::Dwarf), // nobody follows frame pointers
+            _ if self.clock_tick_ns.is_some() => MethodChoice::fixed(Method::Dwarf), // agents copy stacks
             Unwind::Auto => MethodChoice::auto(),
             Unwind::FramePointers => MethodChoice::fixed(Method::Fp),
             Unwind::Dwarf => MethodChoice::fixed(Method::Dwarf),
@@ -363,7 +363,7 @@ impl Setup {
         self.open_with(None, sampling, session, target, seen, log)
     }
 
-    /// The same, with timers where perf events cannot be used.
+    /// [`Self::open`] with timers instead of perf events, if there are any.
     fn open_with<L: DecisionLog>(
         &self,
         mut timers: Option<Box<TimerSampler>>,

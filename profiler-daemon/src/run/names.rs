@@ -1,8 +1,8 @@
 //! From counted stacks to a profile with names.
 //!
-//! Objects are loaded one after another, the heaviest first. Of a session that goes on, names are kept for the next cut, and
-//! objects stay loaded for addresses that are new as long as there is room; else they are dropped at once, so that the debug
-//! information of one is the most that is in memory. All of it together stays within the memory for symbols.
+//! Objects are loaded one after another, the heaviest first. If the session goes on, names are kept for its next cut,
+//! and objects stay loaded for new addresses as long as there is room. Otherwise each object is dropped at once, so
+//! that the debug information of only one is in memory. All of it stays within the memory for symbols.
 
 mod source;
 mod unnamed;
@@ -29,16 +29,16 @@ use crate::objects::names::{About, Equal, Found, Naming};
 use crate::objects::{DELETED, KernelName, ObjectSnapshot, Objects};
 use crate::sampler::session::Collected;
 
-/// Part of the memory for symbols that is made free before an object is read.
+/// Share of the memory for symbols that is freed before an object is read: one in this many.
 const TO_READ_AN_OBJECT: u64 = 4;
 
-/// What is named: a cut, taken apart.
+/// A cut, taken apart for naming.
 pub(crate) struct Cut {
     aggregate: Aggregate,
     processes: Arc<[ProcessInfo]>,
     objects: Objects,
     generated: Generated,
-    /// The number of this naming, if there will be others of the same session.
+    /// Whether names are kept for this session's next cut.
     keep_for_next: bool,
     naming: Naming,
 }
@@ -59,7 +59,7 @@ impl CancelFlag {
     }
 }
 
-/// Puts names to everything that was collected, on whatever thread. `scale` takes the weights to CPU time of the target.
+/// Names everything that was collected, on any thread. `scale` converts the weights to CPU time of the target.
 pub(crate) fn symbolize(
     collected: Collected,
     scale: f64,
@@ -71,7 +71,7 @@ pub(crate) fn symbolize(
     symbolize_cut(Cut::new(collected), scale, run, debuginfod, cancel, pause)
 }
 
-/// The same of a cut that is taken apart already. `pause` is called before an object is read, and may take its time.
+/// [`symbolize`] for a cut that is already taken apart. `pause` is called before each object is read, and may block.
 pub(crate) fn symbolize_cut(
     cut: Cut,
     scale: f64,
@@ -104,7 +104,7 @@ impl Cut {
         Self { aggregate, processes, objects, generated, keep_for_next: !is_last, naming }
     }
 
-    /// Its naming begins.
+    /// Begins the naming of this cut, and reads the names of generated code.
     fn begin(mut self) -> Self {
         self.naming = self.objects.names.begin();
         let Objects { roots, names, .. } = &self.objects;
@@ -126,7 +126,7 @@ impl Cut {
                 frames: stack.frames.iter().map(|frame| locations[frame.0 as usize]).collect(),
                 outcome: stack.outcome,
                 samples: windows.iter().map(|window| window.samples).sum(),
-                // Of the rounded parts, so that the file's reader finds that they add up.
+                // The sum of the rounded parts: in the file they add up.
                 cpu_ns: windows.iter().map(|window| window.cpu_ns).sum(),
                 windows,
             });
@@ -134,7 +134,7 @@ impl Cut {
         profile.processes = processes.used;
     }
 
-    /// The part of the time that was spent under each of these frames of the kernel.
+    /// The share of the time that was spent under each of these kernel frames.
     fn kernel_shares(&self, frames: &[FrameId]) -> Vec<f64> {
         let mut under: FxHashMap<FrameId, f64> = frames.iter().map(|&frame| (frame, 0.0)).collect();
         let mut whole = 0.0;
@@ -142,7 +142,7 @@ impl Cut {
             let weight: f64 = tallies.iter().map(|(_, tally)| tally.weight_ns).sum();
             whole += weight;
             for frame in &stack.frames {
-                let Some(under) = under.get_mut(frame) else { break }; // the kernel's come first
+                let Some(under) = under.get_mut(frame) else { break }; // the kernel's frames come first
                 *under += weight;
             }
         }
@@ -170,7 +170,7 @@ impl<'a> Processes<'a> {
     }
 }
 
-/// Where the texts of a function lie: those that are kept are there once each.
+/// Where the texts of a function are stored: kept names store each text once.
 type Texts = (*const u8, *const u8, ModuleIndex, Option<*const u8>);
 
 fn texts(named: &Named, module: ModuleIndex) -> Texts {
@@ -184,16 +184,16 @@ type FunctionKey = (Arc<str>, Arc<str>, ModuleIndex, Option<Arc<str>>);
 struct Names<'a> {
     pause: &'a mut dyn FnMut(),
     memory: SymbolMemory,
-    /// What of it the names in the profile take (bytes).
+    /// Memory that the names in the profile take (bytes).
     taken: Cell<u64>,
-    /// Objects whose debug information there was no room for, with the reason.
+    /// Objects whose debug information did not fit into memory, with the reason.
     symbols_only: Vec<(String, Reason)>,
     functions: FxHashMap<FunctionKey, FunctionIndex>,
-    /// The same by the places of their texts, which are held so that no others come to lie there.
+    /// Functions by the addresses of their texts, which are kept so that no other text gets the same address.
     by_texts: FxHashMap<Texts, (FunctionIndex, Named)>,
     debuginfod: Option<Arc<Debuginfod>>,
     cancel: CancelFlag,
-    /// Those of no object, by their path or what stands for it: all processes share them.
+    /// Modules without an object, by their path or what stands for it: all processes share them.
     without_object: FxHashMap<Arc<str>, ModuleIndex>,
 }
 
@@ -255,7 +255,7 @@ impl<'a> Names<'a> {
         locations
     }
 
-    /// What is known of addresses of an object; it is read for those that are new.
+    /// What is known of these addresses of an object; new ones are looked up in the object.
     fn in_object(&mut self, cut: &Cut, object: &ObjectSnapshot, addresses: &[u64]) -> (About, Vec<Found>) {
         if object.names.is_claimed() && cut.keep_for_next && !self.cancel.is_set() {
             (self.pause)();
@@ -274,7 +274,8 @@ impl<'a> Names<'a> {
         (about, found)
     }
 
-    /// The same, of all that hold what this one does. None where their names are not its own.
+    /// [`Self::in_object`] with the names of `equal`, if given, else with the object's own. `None` if the object cannot
+    /// share the names of `equal`.
     fn read_names(
         &mut self,
         cut: &Cut,
@@ -317,7 +318,7 @@ impl<'a> Names<'a> {
         Some((about, found.into_iter().flatten().collect()))
     }
 
-    /// Makes room to read an object, if others that stayed, or names of no use now, take it.
+    /// Frees memory to read an object: other loaded objects, or names that are not needed now.
     fn make_room(&self, cut: &Cut) {
         cut.objects.names.make_room(self.memory.cap() / TO_READ_AN_OBJECT, cut.naming);
     }
@@ -333,7 +334,7 @@ impl<'a> Names<'a> {
         let (lines, unknown) = match found.and_then(|named| self.keep(named, module)) {
             Ok(named) => (named.into_iter().map(|n| self.line(n, module, profile)).collect(), None),
             Err(reason) => {
-                // Addresses of one function belong together even if nothing tells its name.
+                // Addresses of one function belong together even without a name.
                 let start = object.and_then(|object| object.place_start(address));
                 let offset = start.unwrap_or(address);
                 let name = format!("{}+{offset:#x}", profile.modules[module.0 as usize].name);
@@ -344,7 +345,7 @@ impl<'a> Names<'a> {
         LocationIndex(profile.locations.len() as u32 - 1)
     }
 
-    /// The location of code that is of no object: its process may have named it.
+    /// The location of code that is in no object; its process may have named it.
     fn generated_location(
         &mut self,
         frame: Frame,
@@ -365,7 +366,7 @@ impl<'a> Names<'a> {
         self.location(address, module, None, found, profile)
     }
 
-    /// What a function takes that was not met yet.
+    /// Memory that a function needs if it is new (bytes).
     fn new_bytes(&self, named: &Named, module: ModuleIndex) -> usize {
         if self.by_texts.contains_key(&texts(named, module)) {
             return 0;
@@ -375,7 +376,7 @@ impl<'a> Names<'a> {
         text_bytes(named) + if is_known { 0 } else { function_bytes(named) }
     }
 
-    /// The same names, if there is room for those that are new.
+    /// Keeps these names if there is room for the new ones.
     fn keep(&self, named: Vec<Named>, module: ModuleIndex) -> Result<Vec<Named>, Unknown> {
         let bytes: usize = named.iter().map(|named| self.new_bytes(named, module)).sum();
         let bytes = bytes as u64;
@@ -411,13 +412,13 @@ impl<'a> Names<'a> {
 
 type Named = symbolizer::Frame;
 
-/// What a function's names take of memory as they were found.
+/// Memory that a function's names take as they were found (bytes).
 fn text_bytes(named: &Named) -> usize {
     let file = named.file.as_ref().map_or(0, |file| file.len());
     named.name.len() + named.linkage_name.len() + file + size_of::<(Texts, (FunctionIndex, Named))>()
 }
 
-/// The same in the profile.
+/// Memory that a function takes in the profile (bytes).
 fn function_bytes(named: &Named) -> usize {
     text_bytes(named) + size_of::<Function>() + size_of::<(FunctionKey, FunctionIndex)>()
 }
@@ -454,7 +455,7 @@ fn module_info(id: ObjectId, object: Option<&ObjectSnapshot>, about: About) -> M
     ModuleInfo { name: name.to_owned(), path: path.to_owned(), build_id: about.build_id, end }
 }
 
-/// Of code that its process named, or in a file of another kind.
+/// A module for code that its process named, or in a file that is not an object.
 fn module_without_object(place: &str) -> ModuleInfo {
     let is_file = place.starts_with('/');
     let path = if is_file { place.trim_end_matches(DELETED) } else { "" };
@@ -462,7 +463,7 @@ fn module_without_object(place: &str) -> ModuleInfo {
     ModuleInfo { name: name.to_owned(), path: path.to_owned(), build_id: None, end: 0 }
 }
 
-/// Why code that is of no object has no name; `place` says where it lies.
+/// Why code that is in no object has no name; `place` says where it lies.
 fn not_named(frame: Frame, cut: &Cut, place: &str) -> Unknown {
     let generator = frame.object.generator();
     let symbols = generator.and_then(|process| cut.generated.of(process));
@@ -474,7 +475,7 @@ fn not_named(frame: Frame, cut: &Cut, place: &str) -> Unknown {
     }
 }
 
-/// What the memory for symbols did.
+/// Adds notes about the memory for symbols.
 fn note_memory(names: &Names<'_>, objects: &Objects, run: &mut Run) {
     let memory = &objects.memory;
     run.objects = objects.objects_seen;
@@ -498,7 +499,7 @@ const NO_FILE: &str = "the code lies in no file";
 
 const IN_OTHER_FILE: &str = "the code lies in a file that is not ELF";
 
-/// What stands for a name where there is no better one.
+/// A stand-in for a missing name.
 fn nameless(name: String) -> Named {
     let name: Arc<str> = name.into();
     Named { linkage_name: Arc::clone(&name), name, file: None, line: None }

@@ -15,7 +15,8 @@ use crate::sys::spawn::RunningCommand;
 
 /// Samples before the first look; no goal is reached with fewer.
 const FIRST_LOOK_SAMPLES: u64 = 100;
-/// The next look comes when there are so many times the samples: what the looks cost grows slower than the run.
+/// The next look comes when there are this many times the samples: the cost of looks then grows more slowly than the
+/// run.
 const GROWTH: f64 = 1.1;
 /// Time between two looks at a command that is no longer sampled; its end wakes us anyway.
 const IDLE: Duration = Duration::from_secs(1);
@@ -28,7 +29,7 @@ pub(crate) struct Precise {
     goal: Goal,
     confidence: Confidence,
     next_look_samples: u64,
-    /// Tells the kernel's functions apart.
+    /// Distinguishes the kernel's functions.
     kernel: Option<KernelSymbols>,
 }
 
@@ -40,7 +41,7 @@ enum Function {
 }
 
 impl Precise {
-    /// What `sampling` asks for, if it does.
+    /// Set up if `sampling` asks for it.
     pub(crate) fn new(sampling: &SamplingSettings) -> Option<Self> {
         let goal = Goal { relative: sampling.until_precision?.get(), ..Goal::default() };
         let list = std::fs::read("/proc/kallsyms").unwrap_or_default();

@@ -7,10 +7,10 @@ use symbolizer::Reason;
 use crate::objects::Missing;
 use crate::symbol_process::Facts;
 
-/// Where distributions put what their packages bring.
+/// Where distributions install their packages.
 const PACKAGED: [&str; 3] = ["/usr/", "/lib", "/opt/"];
 
-/// What makes a run-time compiler tell the names of its code: the start of a process's name, and the words.
+/// How to make a run-time compiler report its names: the start of a process' name, and the advice.
 const RUNTIMES: [(&str, &str); 5] = [
     ("node", "run node with --perf-basic-prof"),
     ("python", "run python (3.12 or later) with -X perf"),
@@ -23,8 +23,8 @@ fn unknown(reason: impl ToString, remedy: impl Into<String>) -> Unknown {
     Unknown { reason: reason.to_string(), remedy: remedy.into() }
 }
 
-/// Of an address in an object that could be read; `path` is the object's. `asks_servers` says that debug files were
-/// asked for elsewhere.
+/// For an address in an object that could be read. `path` is the object's; `asks_servers`: debug files were also
+/// requested from servers.
 pub(super) fn nameless(reason: &Reason, facts: &Facts, path: &str, asks_servers: bool) -> Unknown {
     match reason {
         Reason::Stripped | Reason::NoSymbol => {
@@ -34,11 +34,11 @@ pub(super) fn nameless(reason: &Reason, facts: &Facts, path: &str, asks_servers:
     }
 }
 
-/// The debug file that an object would take names from.
+/// The debug file that could name an object's addresses.
 struct Sought<'a> {
     build_id: Option<&'a str>,
     debug_link: Option<&'a str>,
-    /// One was found that belongs to another build.
+    /// The build of a debug file that was found but does not match.
     other_build: Option<String>,
     /// Servers were asked for it.
     asks_servers: bool,
@@ -91,7 +91,7 @@ fn build_id_path(id: &str) -> Option<String> {
     Some(format!("/usr/lib/debug/.build-id/{start}/{rest}.debug"))
 }
 
-/// Of any address in an object that cannot be read, or not where it matters.
+/// For any address in an object that cannot be read, or only in part.
 pub(super) fn unreadable(reason: &Reason) -> Unknown {
     let remedy = match reason {
         Reason::Unreadable(_) => "profile as a user who may read it",
@@ -104,7 +104,8 @@ pub(super) fn unreadable(reason: &Reason) -> Unknown {
     unknown(reason, remedy)
 }
 
-/// Of any address in a file that has ended the symbolizer process, also with its symbol table alone; `how` it ended.
+/// For any address in a file that crashed the symbolizer process, even with only its symbol table; `how` describes the
+/// crash.
 pub(super) fn given_up(how: &str) -> Unknown {
     unknown(
         format!("the file could not be read: the symbolizer process gave it up ({how})"),
@@ -112,7 +113,7 @@ pub(super) fn given_up(how: &str) -> Unknown {
     )
 }
 
-/// Of any address in a file for which there was no symbolizer process at that moment.
+/// For any address in a file that was read while the symbolizer process was not available.
 pub(super) fn no_process(why: &str) -> Unknown {
     unknown(
         format!("the file could not be read: there was no symbolizer process ({why})"),
@@ -120,7 +121,7 @@ pub(super) fn no_process(why: &str) -> Unknown {
     )
 }
 
-/// What gives a larger table room.
+/// How to make room for a larger table.
 const RAISE: &str = "raise --symbol-memory, or profile a build with less debug information (-g1)";
 
 /// Of an address whose name was found and could not be kept.
@@ -128,12 +129,12 @@ pub(super) fn no_room() -> Unknown {
     unknown("there was no room left for its name", RAISE)
 }
 
-/// Of an address that nobody had looked up before the profiler ended.
+/// For an address that was not looked up before the profiler ended.
 pub(super) fn no_time() -> Unknown {
     unknown("the profiler was stopped before its name was looked for", "stop it less often, or give it time")
 }
 
-/// Of any address in a file that was not there.
+/// For any address in a file that did not exist.
 pub(super) fn missing(missing: &Missing) -> Unknown {
     let remedy = match missing {
         Missing::Deleted => {
@@ -150,7 +151,7 @@ pub(super) fn missing(missing: &Missing) -> Unknown {
     unknown(missing, remedy)
 }
 
-/// Of code in no file, in a process of this name.
+/// For generated code, in a process of this name.
 pub(super) fn generated(reason: &str, program: Option<&str>) -> Unknown {
     let known = program.and_then(|program| RUNTIMES.iter().find(|(name, _)| program.starts_with(name)));
     let usual = "have whatever wrote the code at run time write a perf map (/tmp/perf-PID.map)";

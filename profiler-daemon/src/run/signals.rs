@@ -21,15 +21,15 @@ pub(crate) struct Signals {
     hang_up: SignalStream,
     child: SignalStream,
     timer: Timer,
-    /// Which signals came in before they were put off to the sleeps between turns; `None` where they were not.
+    /// The signal mask from before signals were limited to the sleeps between turns; `None` if they are not.
     put_off: Option<SigSet>,
     /// Whether a signal came that a child's end may have sent, or the runtime was asked for one.
     may_have_ended: bool,
-    /// When the runtime was asked last.
+    /// When the runtime was last asked.
     asked: Instant,
 }
 
-/// For so long the runtime is asked which signal it was: it has been told already.
+/// How long the runtime is asked which signal ended a sleep: it already knows.
 const AT_HAND: Duration = Duration::from_millis(5);
 
 /// How often the runtime is asked where no signal ended a sleep: one may have come in on another thread. And for how long.
@@ -39,8 +39,8 @@ const AT_ONCE: Duration = Duration::from_micros(100);
 /// Those that ask to stop.
 const TO_STOP: [Signal; 3] = [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP];
 
-/// Has signals that ask to stop wait until somebody listens: from when something is in another process that only our end takes
-/// out of it.
+/// Holds back signals that ask to stop until they are listened for: from the moment when something is in another
+/// process that only our regular end removes.
 pub(super) fn put_off() -> Result<()> {
     SigSet::from_iter(TO_STOP).thread_block().context("signals could not be blocked")
 }
@@ -50,7 +50,8 @@ fn caught() -> SigSet {
 }
 
 impl Signals {
-    /// Catches them, also those that we or whoever started us had blocked: one of these may wait, and would end us uncaught.
+    /// Catches them, also those that were blocked by us or our parent: one of these may be pending, and would end us if
+    /// it was not caught.
     pub(crate) fn listen() -> Result<Self> {
         let listen = |kind| signal(kind).context("signals could not be caught");
         let signals = Self {
@@ -73,8 +74,8 @@ impl Signals {
         self.wait_in_runtime(pause).await
     }
 
-    /// The same, or until the alarm rings. The runtime has nothing else to do and is left out of it: by one system call
-    /// instead of four, and by a path so short that it is still in the caches a tenth of a second later.
+    /// [`Self::wait`], or until the alarm rings. The runtime has nothing else to do and is left out: that takes one
+    /// system call instead of four, on a path short enough to still be in the caches a tenth of a second later.
     pub(super) async fn wait_or_alarm(
         &mut self,
         pause: Duration,
@@ -116,16 +117,16 @@ impl Signals {
         }
     }
 
-    /// Has signals come in during sleeps alone; returns those that come in then.
+    /// Limits signals to the sleeps; returns the mask to sleep with.
     fn put_off_to_sleeps(&mut self) -> SigSet {
         *self.put_off.get_or_insert_with(|| {
             let open = SigSet::thread_get_mask().unwrap_or_else(|_| SigSet::empty());
-            let _ = caught().thread_block(); // what comes then is told a sleep later
+            let _ = caught().thread_block(); // a signal that comes here is reported one sleep later
             open
         })
     }
 
-    /// Lets signals come in at any time, as before the first sleep.
+    /// Lets signals arrive at any time again.
     fn open(&mut self) {
         if let Some(open) = self.put_off.take() {
             let _ = open.thread_set_mask();

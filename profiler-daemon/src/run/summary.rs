@@ -21,13 +21,13 @@ use crate::debuginfod;
 use crate::output::Outputs;
 use crate::sampler::session::Collected;
 
-/// Share of the CPU time that is taken for sampling at most: a calibration that says more is wrong, and the functions
+/// Largest share of the CPU time that is subtracted for sampling: a calibration that exceeds it is wrong, and functions
 /// would vanish.
 const MOST_SAMPLING: f64 = 0.9;
-/// Stacks without outer frames, as a share of all, from which the person is told.
+/// Share of stacks without outer frames from which the user is informed.
 const TRUNCATED_WORTH_A_NOTE: f64 = 0.005;
 
-/// CPU time that nobody sampled, as a share of all and in seconds, from which the person is told why.
+/// CPU time that was not sampled, as a share of all and in seconds, from which the user learns why.
 const NOT_SAMPLED_WORTH_A_NOTE: f64 = 0.05;
 const NOT_SAMPLED_WORTH_A_NOTE_S: f64 = 0.1;
 
@@ -49,7 +49,8 @@ pub(super) fn deliver(
     outputs.deliver(&profile)
 }
 
-/// What a profile says of its run, or of the window of it that was cut, and what takes the weights to CPU time of the target.
+/// The description of a run, or of a window of it, for its profile; and the factor from weights to CPU time of the
+/// target.
 pub(crate) fn run(
     figures: &Figures,
     collected: &Collected,
@@ -76,7 +77,7 @@ pub(crate) fn run(
     (run, scale)
 }
 
-/// What takes the time that the samples stand for without their cost, function by function, to what it is with it.
+/// Factor from the samples' time without their cost to that with it: the cost was subtracted function by function.
 fn undone(collected: &Collected) -> f64 {
     let counted_ns = collected.counted.weight_ns();
     if counted_ns > 0.0 { collected.weight_ns() / counted_ns } else { 1.0 }
@@ -100,11 +101,11 @@ fn not_sampled(run: &Run, seen: Seen) -> String {
 /// What of the target can be sampled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Seen {
-    /// All that it does.
+    /// All of it.
     Everything,
     /// All but what the kernel does for it.
     UserCode,
-    /// All that threads do which have an agent's timer.
+    /// All threads with an agent's timer.
     Agents,
 }
 
@@ -117,8 +118,8 @@ enum Seen {
 /// switches; but the period that each sample stands for begins with the interrupt of the one before, so what the
 /// samples cost is in the weights and is taken out of them.
 ///
-/// Agents' weights are the CPU time of their threads, but for samples that were lost. What the target has used beyond that is of threads that have
-/// none, and does not become that of others: it is told by itself.
+/// Agents' weights are the CPU time of their threads, except for lost samples. Further CPU time of the target was used
+/// by threads without a timer; it is reported separately, and not attributed to other functions.
 fn compensate(run: &mut Run, account: &Account, seen: Seen, sampled_s: Option<f64>) -> f64 {
     let (whole_s, charged) = match seen {
         Seen::Everything if run.target_cpu_s > 0.0 => {
@@ -158,7 +159,7 @@ fn figures_of(end: &Figures, setup: &Setup, sampling: &SamplingSettings, target:
         undecodable: end.counts.undecodable,
         maps_reread: end.counts.maps_reread,
         mappings_dropped: end.counts.mappings_dropped,
-        // Known once there are names.
+        // Known after naming.
         objects: 0,
         files_lost: 0,
         symbol_bytes_peak: 0,

@@ -48,7 +48,7 @@ pub(crate) enum OpenError {
 }
 
 impl OpenError {
-    /// What the kernel answered.
+    /// The kernel's error.
     pub(crate) fn into_io(self) -> io::Error {
         match self {
             Self::NotPermitted(error)

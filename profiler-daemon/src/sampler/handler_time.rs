@@ -9,7 +9,7 @@ use super::handler_tracer::{HandlerTracer, SWITCHES, Traced, Unavailable};
 /// Most CPUs of a burst; a target on more of them is timed on some.
 const MOST_CPUS: usize = 16;
 
-/// The target's samples of late, as far as their handlers are concerned.
+/// The target's recent samples, as needed to time their handlers.
 #[derive(Debug, Default)]
 pub(crate) struct RecentSamples {
     /// Where the target was sampled since the last burst.
@@ -22,7 +22,7 @@ pub(crate) struct RecentSamples {
 }
 
 impl RecentSamples {
-    /// Takes note of a sample.
+    /// Notes a sample.
     pub(crate) fn note(&mut self, sample: HandledSample) {
         self.cpus.insert(sample.cpu);
         self.cpu = Some(sample.cpu);
@@ -36,18 +36,18 @@ impl RecentSamples {
         self.cpu
     }
 
-    /// From now on samples are kept.
+    /// Keeps samples from now on.
     pub(crate) fn keep(&mut self) {
         self.wanted = true;
     }
 
-    /// The samples that were kept; no more are.
+    /// The kept samples; no more are kept.
     pub(crate) fn take(&mut self) -> Vec<HandledSample> {
         self.wanted = false;
         std::mem::take(&mut self.samples)
     }
 
-    /// The CPUs of the target since the last call, in order, but not more than a burst takes.
+    /// The target's CPUs since the last call, in order, limited to `MOST_CPUS`.
     fn take_cpus(&mut self) -> Vec<u32> {
         let mut cpus: Vec<u32> = self.cpus.drain().collect();
         cpus.sort_unstable();
@@ -86,7 +86,7 @@ pub(crate) struct HandlerBursts {
     tracer: Result<HandlerTracer, Reason>,
     schedule: BurstSchedule,
     phase: Phase,
-    /// Interrupts and records that bursts have cost since they were last asked for.
+    /// Interrupts and records that bursts have cost since the last call of `take_spent`.
     spent: BurstCost,
     timed: u64,
     bursts: u64,
@@ -111,14 +111,14 @@ impl HandlerBursts {
         Self { tracer, schedule, phase, spent: BurstCost::default(), timed: 0, bursts: 0 }
     }
 
-    /// None: the handler tells with each sample what it took.
+    /// No bursts: the handler itself reports its time with each sample.
     pub(crate) fn by_itself() -> Self {
         let (schedule, phase) = (BurstSchedule::default(), Phase::Resting);
         let tracer = Err(Reason::ByItself);
         Self { tracer, schedule, phase, spent: BurstCost::default(), timed: 0, bursts: 0 }
     }
 
-    /// Handlers have told what so many samples took.
+    /// Handlers have reported the times of this many samples.
     pub(crate) fn told(&mut self, times: usize) {
         self.timed += times as u64;
     }
@@ -154,7 +154,7 @@ impl HandlerBursts {
         self.phase = Phase::Running { until_ns: now_ns.saturating_add(BurstSchedule::LENGTH_NS) };
     }
 
-    /// When the burst ends (ns); `None` where there is none.
+    /// When the burst ends (ns); `None` without one.
     pub(crate) fn ends_ns(&self) -> Option<u64> {
         match self.phase {
             Phase::Running { until_ns } => Some(until_ns),
@@ -162,7 +162,7 @@ impl HandlerBursts {
         }
     }
 
-    /// Ends a burst that is over and hands out what it brought, once all samples until `read_ns` have been read.
+    /// Ends a burst that is over, and returns its handler times once all samples until `read_ns` have been read.
     pub(crate) fn proceed(
         &mut self,
         now_ns: u64,

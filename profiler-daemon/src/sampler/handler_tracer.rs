@@ -1,5 +1,4 @@
-//! The tracepoints around the kernel's handler that writes our samples: switched on for a moment, they tell how long it
-//! took.
+//! The tracepoints around the kernel's handler that writes our samples. While they are on, they show how long it takes.
 
 use std::collections::BTreeMap;
 use std::ffi::CString;
@@ -16,7 +15,7 @@ use crate::sys::perf_event::Event;
 use crate::sys::ring::Ring;
 use crate::sys::tracefs;
 
-/// Where tracefs is found: at its own place, or at that of older kernels.
+/// Mount points of tracefs: the usual one, and that of older kernels.
 const TRACEFS: [&str; 2] = ["/sys/kernel/tracing", "/sys/kernel/debug/tracing"];
 const ENTRY: &str = "events/timer/hrtimer_expire_entry/format";
 const EXIT: &str = "events/timer/hrtimer_expire_exit/format";
@@ -28,12 +27,12 @@ pub(crate) const SWITCHES: u64 = 4;
 /// Why the handler cannot be timed.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Unavailable {
-    /// No tracefs, or none that we may read.
+    /// There is no tracefs, or no permission to read it.
     #[error(
         "the kernel's tracepoints cannot be read ({0}); as root, `mount -t tracefs nodev /sys/kernel/tracing` shows them"
     )]
     NoTracefs(#[source] io::Error),
-    /// Not the tracepoints that we know.
+    /// The tracepoints have an unknown layout.
     #[error("this kernel's tracepoints hrtimer_expire_entry and hrtimer_expire_exit have another layout")]
     UnknownLayout,
     /// The events were refused.
@@ -43,18 +42,18 @@ pub(crate) enum Unavailable {
 
 /// The tracepoints, on the CPUs where they were needed so far.
 ///
-/// Once opened they stay, switched off: opening and closing them changes the kernel's code, and every CPU has to take
-/// notice; while they are off, they cost each timer some nanoseconds.
+/// Once opened they stay open, switched off: opening and closing changes the kernel's code, which interrupts every CPU.
+/// While off, they cost each timer some nanoseconds.
 pub(crate) struct HandlerTracer {
     layout: TraceLayout,
     cpus: BTreeMap<u32, CpuTracer>,
-    /// The CPUs where they are switched on.
+    /// The CPUs where the tracepoints are on.
     running: Vec<u32>,
-    /// The handler's address, once samples have shown it: from then on other timers' entries are filtered out.
+    /// The handler's address, once samples have shown it: entries of other timers are then filtered out.
     handler: Option<u64>,
 }
 
-/// What a burst brought.
+/// The result of a burst.
 #[derive(Debug, Default)]
 pub(crate) struct Traced {
     /// For those samples that lie in a bracket.
@@ -63,7 +62,7 @@ pub(crate) struct Traced {
     pub(crate) records: u64,
 }
 
-/// Finds the two tracepoints in tracefs; where it is mounted nowhere, in one that only we see.
+/// Finds the two tracepoints in tracefs, which is mounted privately if it is mounted nowhere.
 fn layout() -> Result<TraceLayout, Unavailable> {
     let read = |folder: &Path| -> io::Result<(String, String)> {
         Ok((fs::read_to_string(folder.join(ENTRY))?, fs::read_to_string(folder.join(EXIT))?))
@@ -84,8 +83,7 @@ impl HandlerTracer {
         Ok(Self { layout: layout()?, cpus: BTreeMap::new(), running: Vec::new(), handler: None })
     }
 
-    /// Switches the tracepoints on, on these CPUs, without those that have gone offline. After an error they are off
-    /// everywhere.
+    /// Switches the tracepoints on, on these CPUs except offline ones. After an error they are off everywhere.
     pub(crate) fn start(&mut self, cpus: &[u32]) -> Result<(), Unavailable> {
         self.stop();
         for &cpu in cpus {
@@ -118,7 +116,7 @@ impl HandlerTracer {
         }
     }
 
-    /// What was recorded since the last call, for these samples: all that were taken while the tracepoints were on.
+    /// Handler times since the last call. `samples` must be all that were taken while the tracepoints were on.
     pub(crate) fn collect(&mut self, samples: &[HandledSample]) -> Traced {
         let layout = &self.layout;
         let traces: BTreeMap<u32, CpuTrace> =

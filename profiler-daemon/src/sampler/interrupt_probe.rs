@@ -20,7 +20,7 @@ use crate::sys::affinity;
 use crate::sys::perf_event::{ClockEvent, Event, Reports, Scope};
 use crate::sys::ring::Ring;
 
-/// How long a measurement lasts, and the period of its samples (ns): ten of them, for a fiftieth of a percent of a CPU.
+/// Length of a measurement, and period of its samples (ns): ten samples, for 0.02% of a CPU.
 const SPIN_NS: u64 = 1_000_000;
 const PERIOD_NS: u64 = 100_000;
 /// Time between two measurements, and between the first few: a single one is not believed.
@@ -29,19 +29,19 @@ const FIRST_PAUSE: Duration = Duration::from_secs(1);
 const FIRST: usize = 2;
 /// Measurements that make the figure of a calibration.
 const CALIBRATED: usize = 12;
-/// Holds the samples of a measurement.
+/// Ring size (bytes) for the samples of a measurement.
 const RING_BYTES: usize = 16 << 10;
-/// Steps that take some tens of nanoseconds.
+/// Loop iterations of a step, which take some tens of nanoseconds.
 const STEP: u32 = 16;
-/// A step that takes so much longer than usual was interrupted (ns).
+/// A step that takes this much longer than usual was interrupted (ns).
 const LONGER_NS: u64 = 300;
-/// A sample is taken so long after the interrupt began, at most, or before the step that it held up (ns).
+/// Largest distance between a sample's time and the interruption that it belongs to (ns).
 const SLACK_NS: u64 = 1_000;
 
 /// The latest measurement of this process, and its number.
 static LATEST: Mutex<(u64, Vec<f64>)> = Mutex::new((0, Vec::new()));
 
-/// Where a target was sampled last.
+/// CPU where a target was last sampled.
 static BUSY_CPU: AtomicU32 = AtomicU32::new(NONE);
 const NONE: u32 = u32::MAX;
 
@@ -73,7 +73,7 @@ impl InterruptProbe {
         BUSY_CPU.store(cpu, Ordering::Relaxed);
     }
 
-    /// For how long the samples of the latest measurement held the thread up (ns), once each; none where it failed.
+    /// The delays that the samples of the latest measurement caused (ns), returned once; empty if it failed.
     pub(crate) fn take(&mut self) -> Option<Vec<f64>> {
         let (number, times_ns) = &*latest();
         (std::mem::replace(&mut self.seen, *number) != *number).then(|| times_ns.clone())
@@ -108,7 +108,7 @@ pub(crate) fn calibrate(access: Access, cpu: u32) -> Option<Cost> {
     thread::Builder::new().name("interrupts".to_owned()).spawn(measure).ok()?.join().ok()?
 }
 
-/// For how long each sample holds up the calling thread, which must stay on this CPU, while it spins (ns).
+/// Spins, and measures how long each sample delays the calling thread, which must stay on this CPU (ns).
 fn measure(access: Access, cpu: u32) -> io::Result<Vec<f64>> {
     let format = RecordFormat::new(false);
     let clock = ClockEvent {
@@ -119,7 +119,7 @@ fn measure(access: Access, cpu: u32) -> io::Result<Vec<f64>> {
         kernel: access.kernel,
         reports: Reports::Own,
     };
-    // Of this thread alone: its time stands still while another task runs on the CPU.
+    // An event of this thread only: its clock stops while another task runs on the CPU.
     let mut event = Event::clock(Scope::Task { tid: gettid().as_raw() as u32, cpu }, &clock)?;
     let mut ring = Ring::map(event.fd(), RING_BYTES)?;
     event.enable()?;

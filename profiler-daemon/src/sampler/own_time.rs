@@ -8,30 +8,31 @@ use crate::sys::clock;
 /// Counts own CPU time.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) enum OwnTime {
-    /// The process is there for one run alone.
+    /// The process exists for one run only.
     #[default]
     Process,
     /// Turns of one target among several, all on one thread.
     Turns {
-        /// In those that are over (ns).
+        /// Own CPU time in the turns that are over (ns).
         spent_ns: u64,
-        /// What the thread had used when the present one began (ns).
+        /// The thread's CPU time when the present turn began (ns).
         entered_ns: Option<u64>,
     },
 }
 
 impl OwnTime {
-    /// One target of several: nothing counts but its turns, and what was spent on it before the first (ns).
+    /// For one target of several: counts its turns, and `spent_ns`, which was spent on it before.
     pub(crate) fn of_turns(spent_ns: u64) -> Self {
         Self::Turns { spent_ns, entered_ns: None }
     }
 
-    /// Whether all of it is overhead of the run, also before that begins: of one target among many nobody sees when it does.
+    /// Whether all own CPU time is overhead of the run, including the time before sampling begins: for one target among
+    /// many, no user waits for that.
     pub(crate) fn counts_from_the_start(&self) -> bool {
         matches!(self, Self::Turns { .. })
     }
 
-    /// Until now (ns).
+    /// Own CPU time so far (ns).
     pub(crate) fn now_ns(&self) -> u64 {
         match self {
             Self::Process => clock::self_cpu_ns(),
@@ -41,14 +42,14 @@ impl OwnTime {
         }
     }
 
-    /// What the thread does from now on is the target's.
+    /// From now on the thread works for this target.
     pub(crate) fn enter(&mut self) {
         if let Self::Turns { entered_ns, .. } = self {
             *entered_ns = Some(clock::thread_cpu_ns());
         }
     }
 
-    /// And from now on it is not.
+    /// From now on the thread works for other targets.
     pub(crate) fn leave(&mut self) {
         let now_ns = self.now_ns();
         if let Self::Turns { spent_ns, entered_ns } = self {

@@ -1,9 +1,9 @@
 //! Samples by perf events: one clock for each CPU, for a control group on each CPU, or for each thread on each CPU.
 //!
-//! The clocks can be opened anew (another stack size, another way to unwind, new threads) while not a record is lost
-//! and no task is without one: [`open_incoming`](PerfSampler::open_incoming) starts the new clocks beside the old ones,
-//! [`attach_more`](PerfSampler::attach_more) takes in threads that were born meanwhile, and
-//! [`close_outgoing`](PerfSampler::close_outgoing) stops the old ones. Samples that both took are told apart.
+//! The clocks can be reopened (another stack size, another way to unwind, new threads) without losing a record or
+//! leaving a task without a clock: [`open_incoming`](PerfSampler::open_incoming) starts the new clocks next to the old
+//! ones, [`attach_more`](PerfSampler::attach_more) attaches to threads that were born meanwhile, and
+//! [`close_outgoing`](PerfSampler::close_outgoing) stops the old ones. Samples that both took are recognised.
 //!
 //! - Closing an event ends those that children inherited from it. So a child that was born before its parent's
 //!   new clock ran gets a clock of its own: births are drained from the rings until there are no new ones.
@@ -37,7 +37,7 @@ use crate::sys::limits::OnlineCpu;
 use crate::sys::perf_event::{ClockEvent, Event, Reports, Scope};
 use crate::sys::{clock, limits, procfs};
 
-/// A redraw costs a system call for each clock, so at most so many are redrawn at once.
+/// Most clocks that are redrawn at once: each costs a system call.
 const REDRAWS_AT_ONCE: usize = 64;
 
 /// What the clocks are attached to.
@@ -49,11 +49,11 @@ pub(crate) enum Attachment {
     Cgroup(Arc<Cgroup>),
     /// These threads and all that they create.
     Tasks(Vec<u32>),
-    /// Threads of their own accord: no event of ours is attached to anything.
+    /// Agents inside of the processes: no event of ours is attached to anything.
     Inside,
 }
 
-/// What the next clocks shall be.
+/// Settings for the next clocks.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ClockSettings {
     /// Mean period (ns).
@@ -101,7 +101,7 @@ impl Followed {
         }
     }
 
-    /// The thread, where it is one; a group's clock is a CPU's as far as its samples' weights are concerned.
+    /// The thread, if it follows one. For the weights of samples, a group's clock is like a CPU's.
     fn tid(&self) -> Option<u32> {
         match self {
             Self::Task(tid) => Some(*tid),
@@ -130,7 +130,7 @@ pub(crate) struct PerfSampler {
     rings: Rings,
     filling: FillRate,
     reporters: Reporters,
-    /// Where names, forks and exits are reported for all targets at once, and what of it was read while this one needs it.
+    /// Where names, forks and exits are reported for all targets at once, if this sampler shares them.
     shared: Option<SharedReports>,
     reader: Option<Reader>,
     clocks: Vec<Clock>,
@@ -146,30 +146,30 @@ pub(crate) struct PerfSampler {
     online: Vec<OnlineCpu>,
     /// Why no clock could be opened for some thread that lives.
     refused: Option<io::Error>,
-    /// Where the next redraws begin.
+    /// Index of the clock at which the next redraws begin.
     next_redraw: usize,
-    /// CPU time that clocks of threads have counted which are closed, less what those that replaced them had counted by then (ns).
-    /// `None` once there were others: of whole CPUs and groups they do not tell whose time they counted.
+    /// CPU time counted by closed clocks of threads, without what their replacements had counted by then (ns). `None`
+    /// once there were clocks of whole CPUs or groups, which do not tell whose time they counted.
     closed_ns: Option<i64>,
 }
 
-/// What opening clocks came to.
+/// The result of opening clocks.
 #[derive(Default)]
 struct Opened {
     clocks: Vec<Clock>,
-    /// Threads that live and have none.
+    /// Live threads that got no clock.
     refused: FxHashSet<u32>,
 }
 
-/// What a drain hands over.
+/// An item handed over by a drain.
 pub(crate) enum Drained<'a> {
     /// A record; for a sample, the CPU time it stands for (ns).
     Record(Record<'a>, u64),
-    /// A record that is told to several targets: the one that claims it pays for it.
+    /// A record that several targets read: the one that claims it pays for it.
     Report(Record<'a>, &'a Claim),
-    /// So many of them were claimed by none, and are for this one to pay for.
+    /// This many reports that no target claimed, for this one to pay for.
     Owed(u64),
-    /// So many records were lost that are no samples.
+    /// This many lost records that were not samples.
     LostReports(u64),
     /// A sample for time that another clock has sampled too: a cost and nothing else.
     Double,
@@ -213,7 +213,7 @@ impl PerfSampler {
         Ok(sampler)
     }
 
-    /// Names, forks and exits on whole CPUs are read there; to be said before the clocks start.
+    /// Reads names, forks and exits on whole CPUs from `shared`; to be called before the clocks start.
     pub(crate) fn share_reports(&mut self, shared: SharedReports) {
         self.shared = Some(shared);
     }
@@ -240,8 +240,8 @@ impl PerfSampler {
         }
     }
 
-    /// Opens all clocks anew, with other settings, for other threads or for the CPUs that are online now, and starts
-    /// them beside the old ones. After an error all is as before.
+    /// Opens new clocks, with other settings, for other threads or for the CPUs that are online now, and starts them
+    /// next to the old ones. After an error everything is as before.
     pub(crate) fn open_incoming(
         &mut self,
         attachment: Attachment,
@@ -266,7 +266,7 @@ impl PerfSampler {
         }
     }
 
-    /// The same, and all of them anew where CPUs have come or gone: those of one that came back are dead.
+    /// [`Self::report`], but reopens all reporters if CPUs have come or gone: those of a CPU that returned are dead.
     fn renew_reporters(&mut self, outgoing: &Attachment, online: &[OnlineCpu]) -> io::Result<()> {
         if online == self.online {
             return self.report(outgoing);
@@ -280,7 +280,7 @@ impl PerfSampler {
         reported
     }
 
-    /// Of whole CPUs, what their clocks do not report is reported; also while those of `outgoing` still run.
+    /// Opens reporters for what clocks of whole CPUs do not report, also while those of `outgoing` still run.
     fn report(&mut self, outgoing: &Attachment) -> io::Result<()> {
         let whole = |attachment: &Attachment| matches!(attachment, Attachment::Cpus);
         let tasks = whole(outgoing) || whole(&self.attachment);
@@ -292,7 +292,7 @@ impl PerfSampler {
         self.reporters.adjust(&self.rings, has_own, tasks && self.settings.mappings)
     }
 
-    /// Attaches to more threads, beside those that the incoming clocks are attached to.
+    /// Attaches to more threads, next to those of the incoming clocks.
     pub(crate) fn attach_more(&mut self, threads: &[u32]) -> Result<(), OpenError> {
         let tasks: Vec<Followed> = threads.iter().copied().map(Followed::Task).collect();
         let refused = match self.open_and_run(&tasks) {
@@ -306,7 +306,7 @@ impl PerfSampler {
         Ok(())
     }
 
-    /// Why there were threads since the last call for which no clock could be opened, if there were any.
+    /// Why clocks could not be opened for some threads since the last call, if so.
     pub(crate) fn take_refused(&mut self) -> Option<io::Error> {
         self.refused.take()
     }
@@ -318,11 +318,11 @@ impl PerfSampler {
         let now_ns = clock::monotonic_ns();
         self.book.hand_over(now_ns, outgoing.iter().map(|old| old.event.id()));
         for old in &mut outgoing {
-            let _ = old.event.disable(); // those that children inherited, too
+            let _ = old.event.disable(); // also stops inherited events
         }
         self.count_closed(&outgoing);
         let attachment = self.attachment.clone();
-        let _ = self.report(&attachment); // which at most closes some
+        let _ = self.report(&attachment); // can only close reporters here
         self.book.forget(now_ns);
         self.formats.retain(|event, _| self.book.knows(*event));
     }
@@ -389,7 +389,8 @@ impl PerfSampler {
                     book.ended(task.tid);
                     side_record(Record::Exit(task), report)
                 }
-                // What others are told as well is told as it is, but lost samples were none.
+                // Records that other targets read too are passed on as they are, except that their losses were not
+                // samples.
                 Ok(Record::Lost { count }) if report.is_some() => Drained::LostReports(count),
                 Ok(record) => side_record(record, report),
                 Err(_) => Drained::Undecodable,
@@ -429,17 +430,17 @@ impl PerfSampler {
         self.rings.cpus().len()
     }
 
-    /// Whether there is a record to be handed over.
+    /// Whether a record waits in a ring.
     pub(crate) fn has_records(&self) -> bool {
         self.rings.have_records()
     }
 
-    /// Clocks that run.
+    /// The number of running clocks.
     pub(crate) fn clock_count(&self) -> usize {
         self.clocks.len()
     }
 
-    /// Whether the clocks are attached to so few threads that what these do is looked at often.
+    /// Whether the clocks are attached to few threads, whose switches can be read often.
     pub(crate) fn few_threads(&self) -> bool {
         const FEW: usize = 8;
         matches!(&self.attachment, Attachment::Tasks(threads) if threads.len() <= FEW)
@@ -450,7 +451,7 @@ impl PerfSampler {
         &self.attachment
     }
 
-    /// Those of these threads that no clock of its own is attached to; none where whole CPUs or a group are.
+    /// Those of these threads without a clock of their own; none if clocks are on whole CPUs or a group.
     pub(crate) fn unattached(&self, mut threads: Vec<u32>) -> Vec<u32> {
         let Attachment::Tasks(attached) = &self.attachment else { return Vec::new() };
         let attached: FxHashSet<&u32> = attached.iter().collect();
@@ -546,7 +547,8 @@ impl PerfSampler {
     }
 }
 
-/// What clocks of threads and those that children inherited have counted (ns); `None` of others, and where one cannot be read.
+/// What these clocks of threads, and those that children inherited, have counted (ns); `None` for other clocks, or if
+/// one cannot be read.
 fn counted_ns(clocks: &[Clock]) -> Option<i64> {
     let each = clocks.iter().map(|clock| {
         clock.slot.tid?;
@@ -562,7 +564,7 @@ fn event_of(raw: &RawRecord<'_>) -> Option<u64> {
     Some(u64::from_ne_bytes(id))
 }
 
-/// A record that is no sample, which others may be told as well.
+/// A record that is not a sample; other targets may read it too.
 fn side_record<'a>(record: Record<'a>, claim: Option<&'a Claim>) -> Drained<'a> {
     match claim {
         Some(claim) => Drained::Report(record, claim),

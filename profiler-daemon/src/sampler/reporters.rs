@@ -1,4 +1,5 @@
-//! Events that report what begins, ends and is mapped on whole CPUs, beside the clocks of these: they can come and go alone.
+//! Events that report names, forks, exits and mappings on whole CPUs, separate from the clocks: they can come and go
+//! alone.
 
 use std::io;
 

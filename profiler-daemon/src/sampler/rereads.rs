@@ -5,18 +5,18 @@
 
 use rustc_hash::FxHashMap;
 
-/// Mappings are read again this often at most (ns), of so many processes each time.
+/// Shortest time between two rounds of reading mappings (ns), each of a limited number of processes.
 const INTERVAL_NS: u64 = 50_000_000;
 const AT_ONCE: usize = 64;
-/// A process whose mappings told nothing new is asked again after this long at first, and at last (ns).
+/// Pause before a process is read again if that brought nothing new, at first and at most (ns).
 const FIRST_PAUSE_NS: u64 = 50_000_000;
 const LONGEST_PAUSE_NS: u64 = 10_000_000_000;
-/// Where no records tell of mappings, those of a process that is sampled are believed for so long (ns).
+/// If no records report mappings, those of a sampled process are considered current for this time (ns).
 const BELIEVED_NS: u64 = 10_000_000_000;
 /// Marks a process whose mappings have to be read: no count of losses equals it.
 const NEVER: u64 = u64::MAX;
 
-/// What is owed to which process.
+/// Which processes have to be read again.
 #[derive(Default)]
 pub(super) struct Rereads {
     /// Times that records were lost.
@@ -27,26 +27,26 @@ pub(super) struct Rereads {
     pauses: FxHashMap<u32, Pause>,
     /// Until when those of a process are believed without records (ns).
     believed: FxHashMap<u32, u64>,
-    /// What may be read until the interval ends.
+    /// How many processes may still be read in this interval.
     left: usize,
     interval_ends_ns: u64,
 }
 
-/// A process that was sampled in memory that nobody has told of.
+/// A process that was sampled in memory that was never reported.
 struct Pause {
-    /// What was known when it was read.
+    /// The generation of its known mappings when it was read.
     generation: u64,
     until_ns: u64,
     pause_ns: u64,
 }
 
 impl Rereads {
-    /// A record was lost, perhaps of any process that is known.
+    /// A record was lost, perhaps of any known process.
     pub(super) fn lost(&mut self) {
         self.losses += 1;
     }
 
-    /// What is known of this process is not enough.
+    /// Marks a process to be read: what is known of it is not enough.
     pub(super) fn owe(&mut self, pid: u32) {
         self.known_after.insert(pid, NEVER);
     }
@@ -78,7 +78,7 @@ impl Rereads {
         has_room
     }
 
-    /// Whether to read a process that was sampled where, by what is known at this `generation`, nothing is mapped.
+    /// Whether to read a process that was sampled where nothing is mapped, as far as known at this `generation`.
     pub(super) fn is_worthwhile(&mut self, pid: u32, generation: u64, now_ns: u64) -> bool {
         self.begin_interval(now_ns);
         let last = self.pauses.get(&pid);

@@ -46,18 +46,18 @@ impl Rings {
         self.cpus.iter().copied().zip(&self.owners)
     }
 
-    /// Memory that they take (bytes), which is in nobody's resident memory.
+    /// Memory of the rings (bytes), which is in no process' resident memory.
     pub(super) fn bytes(&self) -> u64 {
         self.rings.iter().map(|ring| (ring.capacity() + page_size()) as u64).sum()
     }
 
-    /// Bytes that the smallest ring holds.
+    /// Size of the smallest ring (bytes).
     pub(super) fn capacity(&self) -> usize {
         self.rings.iter().map(Ring::capacity).min().unwrap_or(0)
     }
 
-    /// Takes a CPU out, and a ring for one that is new: the kernel ends all events of a CPU that goes offline. What the
-    /// old ring still holds is gone.
+    /// Replaces the rings of CPUs that went offline with rings of new ones: the kernel ends all events of an offline
+    /// CPU. What the old ring still holds is lost.
     pub(super) fn replace(&mut self, online: &[u32]) -> io::Result<()> {
         for i in (0..self.cpus.len()).rev().filter(|&i| !online.contains(&self.cpus[i])).collect::<Vec<_>>() {
             self.cpus.remove(i);
@@ -88,7 +88,7 @@ impl Rings {
         drain_in_order(&mut self.rings, &times, until_ns, handle);
     }
 
-    /// The same, with what stands in a log beside them, of which each record is said to be or not.
+    /// [`Self::drain`] merged with a log; `handle` is told whether each record comes from the log.
     pub(super) fn drain_with(
         &mut self,
         log: Log<'_>,
@@ -102,12 +102,12 @@ impl Rings {
         drain_in_order(&mut queues, &times, until_ns, |at, raw| handle(at == log_at, raw));
     }
 
-    /// Bytes that came to the one that most came to, since the last call.
+    /// Bytes written to the fullest ring since the last call.
     pub(super) fn take_most_written(&mut self) -> u64 {
         self.rings.iter_mut().map(Ring::take_written).max().unwrap_or(0)
     }
 
-    /// Whether any of them holds a record.
+    /// Whether a ring holds a record.
     pub(super) fn have_records(&self) -> bool {
         self.rings.iter().any(|ring| !ring.is_empty())
     }

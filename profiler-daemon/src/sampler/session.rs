@@ -50,19 +50,19 @@ use crate::jit::JitStore;
 use crate::objects::{ObjectStore, Symbols};
 use crate::sys::{clock, limits};
 
-/// Who created whom, and who began another program: what records told of the target's processes.
+/// Births and execs of the target's processes, from records.
 #[derive(Debug, Default)]
 pub(crate) struct ProcessEvents {
     /// Children with their creators.
     pub(crate) births: Vec<(u32, u32)>,
-    /// Those that run another program now.
+    /// Processes that execute another program.
     pub(crate) execs: Vec<u32>,
 }
 
-/// More at once is no count: a program writes the records of timer signals itself, and may write anything.
+/// The largest valid count in a record of a timer signal: the program writes these records, and may write anything.
 const MOST_AT_ONCE: u64 = u32::MAX as u64;
 
-/// Events that are kept until somebody asks for them; later ones are found out in another way.
+/// Most events that are kept until they are taken; scans find later ones.
 const MOST_PROCESS_EVENTS: usize = 1 << 14;
 
 /// Everything known about the target.
@@ -73,37 +73,37 @@ pub(crate) struct Session {
     pub(crate) cpu: TargetCpu,
     pub(crate) choice: MethodChoice,
     pub(crate) copy: CopySize,
-    /// The processes whose stacks `choice` and `copy` were learnt from.
+    /// The processes whose stacks decided `choice` and `copy`.
     basis: Basis,
     pub(crate) counts: Counts,
     pub(crate) recent: RecentSamples,
     losses: Losses,
     charged: Charged,
     visits: ThreadVisits,
-    /// Kept for whoever wants to know.
+    /// Births and execs, if the owner of the session wants them.
     pub(crate) process_events: Option<ProcessEvents>,
     /// What of this process' CPU time is overhead.
     pub(crate) own_time: OwnTime,
     members: Members,
-    /// Whether records tell of mappings; if not, those of whoever is sampled are read.
+    /// Whether records report mappings; if not, those of sampled processes are read.
     mappings_are_told: bool,
-    /// What is counted, where all of it is one target's.
+    /// The counts of a session with one target.
     aggregator: Aggregator,
-    /// Whose is what, where one session samples for many targets.
+    /// The counts by target, if this session samples many.
     pub(crate) owners: Option<Owners>,
-    /// What it uses, where it is one of many with events of its own.
+    /// The target's CPU time, if it is one among many with events of their own.
     clocked_cpu: Option<ClockedCpu>,
     stacks: StackReader,
     readings: Readings,
     times: Times,
-    /// What objects weighed until the last cut, as far as it still matters.
+    /// Weights of objects up to the last cut, decayed.
     past_weights: FxHashMap<ObjectId, f64>,
     program_changed: bool,
     rereads: Rereads,
     rebalance_at_ns: u64,
 }
 
-/// Moments of a session (ns of the monotonic clock); the end of time until they are known.
+/// Times of a session (ns of the monotonic clock); `u64::MAX` until known.
 struct Times {
     /// When sampling began.
     start_ns: u64,
@@ -111,7 +111,7 @@ struct Times {
     end_ns: u64,
     /// When the time range began that the next cut hands over.
     range_start_ns: u64,
-    /// When the present window ends.
+    /// End of the present window.
     window_end_ns: u64,
 }
 
@@ -135,7 +135,7 @@ struct Buffers {
 }
 
 impl Session {
-    /// Nothing yet; memory for unwind tables and names is shared with others.
+    /// A session without a target yet; memory for unwind tables and names is shared.
     pub(crate) fn new(choice: MethodChoice, symbols: &Symbols) -> Self {
         Self {
             processes: ProcessTable::default(),
@@ -178,7 +178,7 @@ impl Session {
         }
     }
 
-    /// Notes what the target's processes have told of the code that they generate: before the samples that hit it.
+    /// Reads new names of generated code, before the samples that hit that code.
     pub(crate) fn refresh_code(&mut self) {
         self.jit.refresh(&self.objects.roots);
     }
@@ -204,7 +204,7 @@ impl Session {
         self.times.start_ns
     }
 
-    /// Samples count until then (ns): another session counts from there on.
+    /// Samples count until `end_ns`: from then on another session counts.
     pub(crate) fn count_until(&mut self, end_ns: u64) {
         self.times.end_ns = end_ns;
     }
@@ -214,12 +214,12 @@ impl Session {
         self.stacks.chain_limit
     }
 
-    /// Since sampling began (ns).
+    /// Time since sampling began (ns).
     pub(crate) fn elapsed_ns(&self) -> u64 {
         clock::monotonic_ns().saturating_sub(self.times.start_ns)
     }
 
-    /// Whether a stack was deeper than its copy: what lies beyond is read from the process, which goes on meanwhile.
+    /// Whether a stack was deeper than its copy, so that the rest is read from the running process.
     pub(crate) fn exceeds_copies(&self) -> bool {
         self.counts.completed + self.counts.truncated.copy_too_short > 0
     }
@@ -241,7 +241,7 @@ impl Session {
                 if self.counts.foreign_side_records == non_targets {
                     claim.lay();
                 }
-                self.counts.foreign_side_records = non_targets; // somebody pays for it, once it is known who
+                self.counts.foreign_side_records = non_targets; // charged once the owner is known
             }
             Drained::Owed(count) => self.counts.foreign_side_records += count.min(MOST_AT_ONCE),
             Drained::Double => self.counts.doubled += 1,
@@ -292,7 +292,7 @@ impl Session {
                 if is_new && self.members.excluded.contains(&task.pid) {
                     self.processes.forget(task.pid); // it was found before this was read
                 }
-                // A non-target process's child may be the target's all the same: one that was found.
+                // The child of a non-target process may still be the target's, if a scan found it.
                 let is_ours = [task.pid, task.parent_pid].iter().all(|pid| self.processes.contains(*pid));
                 match is_ours {
                     true => self.counts.forks += 1,
@@ -359,7 +359,7 @@ impl Session {
             return; // taken before anything counted
         }
         if sample.time_ns >= self.times.end_ns {
-            self.counts.doubled += u64::from(self.processes.contains(sample.pid)); // a cost and nothing else
+            self.counts.doubled += u64::from(self.processes.contains(sample.pid)); // a cost without a weight
             return;
         }
         self.end_windows_until(sample.time_ns);
@@ -379,7 +379,7 @@ impl Session {
         if !self.processes.contains(sample.pid) || is_awaited && !has_kernel_frames(sample) {
             self.charged.hit_non_target(clock, stack_bytes);
             match &self.owners {
-                // What many share is the machine's sampler: it keeps its rate whichever process runs, but for those sampled elsewhere.
+                // A shared sampler keeps its rate whichever process runs, except for those sampled elsewhere.
                 Some(_) if !self.members.excluded.contains(&sample.pid) => self.counts.samples += 1,
                 _ => self.counts.foreign += 1,
             }
@@ -487,7 +487,7 @@ impl Session {
         }
     }
 
-    /// Samples by innermost function since the last call, and those that followed each other.
+    /// Samples by innermost function since the last call, and how often consecutive ones changed function.
     pub(crate) fn take_shares(&mut self) -> TopShares {
         let counts = match &mut self.owners {
             Some(owners) => owners.take_function_counts().into_iter().map(|(of, n)| (key(of), n)).collect(),
@@ -509,13 +509,14 @@ impl Session {
         self.charged.set_prices(prices_ns);
     }
 
-    /// Whether what was learnt of the target's stacks holds no longer since the last call, as processes run other programs.
+    /// Whether a process has executed another program since the last call, so that what was learnt of the target's
+    /// stacks no longer holds.
     pub(crate) fn take_program_changed(&mut self) -> bool {
         std::mem::take(&mut self.program_changed)
     }
 }
 
-/// One that stays for the function.
+/// A stable key for a function.
 fn key(function: impl Hash) -> u64 {
     FxBuildHasher.hash_one(function)
 }
@@ -526,8 +527,8 @@ fn has_kernel_frames(sample: &RawSample<'_>) -> bool {
     !kernel.is_empty()
 }
 
-/// Whether the kernel's frames are all that there is: of its own threads, and of a task that is exiting or in the midst of executing
-/// another program.
+/// Whether a stack has kernel frames only: a kernel thread's, or that of a task that is exiting or executing another
+/// program.
 fn is_all_kernel(outcome: Outcome, kernel: &[u64], user: &[u64]) -> bool {
     outcome == Outcome::NoUserStack && user.is_empty() && !kernel.is_empty()
 }

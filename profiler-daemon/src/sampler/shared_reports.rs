@@ -14,34 +14,35 @@ use super::reporters::Reporters;
 use super::rings::Rings;
 use crate::sys::limits::{self, OnlineCpu};
 
-/// Records that are kept for readers who are behind: seconds of the most that a machine forks. A reader further behind loses some.
+/// Most records that are kept for slow readers: more than a machine forks in seconds. A reader further behind loses
+/// some.
 const MOST_RECORDS: usize = 1 << 15;
 
-/// Reports are small: their rings are as large as where so many targets have some.
+/// Reports are small, so their rings have the size that each of this many targets would get.
 const AS_OF_TARGETS: usize = 32;
 
-/// What the targets of a daemon share; clones are the same one.
+/// The reports that all targets of a daemon share. Clones share them too.
 #[derive(Clone)]
 pub(crate) struct SharedReports(Rc<RefCell<Shared>>);
 
 struct Shared {
     access: Access,
-    /// None while nobody reads.
+    /// None while there is no reader.
     source: Option<Source>,
     log: VecDeque<Report>,
-    /// Number of the first one in the log.
+    /// Number of the first report in `log`.
     first: u64,
     readers: Vec<Weak<Place>>,
 }
 
-/// Where a reader is.
+/// The position of a reader.
 #[derive(Debug, Default)]
 struct Place {
     /// The number of the next report.
     next: Cell<u64>,
-    /// Reports that are nobody's and that it has to pay for.
+    /// Unclaimed reports that it has to pay for.
     owed: Cell<u64>,
-    /// Whether it wants no more than what was reported until now.
+    /// Whether it only wants what was reported before it stopped.
     is_done: Cell<bool>,
 }
 
@@ -58,19 +59,19 @@ struct Report {
     claim: Claim,
 }
 
-/// Whether a report is about a target that is told of it: that one pays for it, as it does for what its own events report.
+/// Whether a target has claimed the report: that target pays for it, as for what its own events report.
 #[derive(Debug, Default)]
 pub(crate) struct Claim(Cell<bool>);
 
 impl Claim {
-    /// It is.
+    /// A target that reads this report says that it is its own, and so pays for it.
     pub(crate) fn lay(&self) {
         self.0.set(true);
     }
 }
 
 impl Report {
-    /// Stands for what was no record: nobody can decode it.
+    /// Stands for something that is not a record: it cannot be decoded.
     fn damaged() -> Self {
         const FORK: u32 = 7; // `PERF_RECORD_FORK`
         Self { kind: FORK, misc: 0, body: Box::default(), claim: Claim::default() }
@@ -117,7 +118,8 @@ impl Source {
 }
 
 impl Shared {
-    /// Takes in what was reported until then, and lets go of what everybody has read: for what nobody has claimed, all pay in turns.
+    /// Takes in what was reported until `until_ns`, and removes what every reader has read. The readers take turns to
+    /// pay for reports that no target has claimed.
     fn read(&mut self, until_ns: u64) {
         let log = &mut self.log;
         if let Some(source) = &mut self.source {
@@ -147,7 +149,7 @@ impl Shared {
         self.readers.retain(|place| place.strong_count() > 0);
     }
 
-    /// Ends the events where nobody wants what they will report.
+    /// Closes the events if no reader wants more.
     fn rest(&mut self) {
         let is_done = |place: &Weak<Place>| place.upgrade().is_none_or(|place| place.is_done.get());
         self.read(u64::MAX);
@@ -157,14 +159,14 @@ impl Shared {
     }
 }
 
-/// A target's way through what is reported.
+/// A target's reader of the reports.
 pub(super) struct Reader {
     shared: SharedReports,
     place: Rc<Place>,
 }
 
 impl Reader {
-    /// Opens the events anew where CPUs have come or gone.
+    /// Reopens the events if CPUs have come or gone.
     pub(super) fn renew(&self, online: &[OnlineCpu]) -> io::Result<()> {
         let mut shared = self.shared.0.borrow_mut();
         let Some(source) = shared.source.as_mut().filter(|source| source.online != online) else {
@@ -177,13 +179,14 @@ impl Reader {
         Ok(())
     }
 
-    /// Wants what was reported until now, and no more.
+    /// Declares that nothing reported after now is wanted.
     pub(super) fn stop(&self) {
         self.place.is_done.set(true);
         self.shared.0.borrow_mut().rest();
     }
 
-    /// Hands over every record of these rings and every report made until `until_ns`, in time order: a report with the claim to it.
+    /// Hands over every record of `rings` and every report made until `until_ns`, in time order; a report comes with
+    /// its claim.
     pub(super) fn drain_with(
         &self,
         rings: &mut Rings,
@@ -209,15 +212,15 @@ impl Reader {
 /// What a drain returns beside the reports.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct DrainSummary {
-    /// Reports that it was too late for.
+    /// Reports that were removed before this reader got to them.
     pub(super) lost: u64,
-    /// Reports about no target that were read by all by now, and are charged to this one.
+    /// Reports about no target that all readers have read by now, and that are charged to this one.
     pub(super) owed: u64,
 }
 
 impl Drop for Reader {
     fn drop(&mut self) {
-        // Nobody reads it while it is dropped; who is last ends the events.
+        // The borrow fails only inside of a read. The last reader closes the events.
         if let Ok(mut shared) = self.shared.0.try_borrow_mut() {
             shared.readers.retain(|place| !std::ptr::eq(place.as_ptr(), Rc::as_ptr(&self.place)));
             shared.rest();
@@ -225,8 +228,8 @@ impl Drop for Reader {
     }
 }
 
-/// Whose turn it is to pay for a report, of so many. Reports come in patterns (who forks soon ends), which must not fall to the same
-/// one all the time.
+/// Which of `readers` readers pays for report `number`. Reports come in patterns (a process that forks soon ends), so a
+/// hash of the number draws the turns, or one reader might pay for most of them.
 fn payer(number: u64, readers: usize) -> Option<usize> {
     let drawn = number.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 33;
     Some(drawn.checked_rem(readers as u64)? as usize)

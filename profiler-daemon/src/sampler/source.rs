@@ -1,4 +1,4 @@
-//! What takes the samples of a run: perf events, or timers in the threads themselves.
+//! The source of a run's samples: perf events, or timers inside of the threads.
 
 use std::io;
 
@@ -16,20 +16,20 @@ pub(crate) enum StartError {
     /// The kernel starts no event.
     #[error(transparent)]
     Events(#[from] io::Error),
-    /// The process takes no agent; said of the process.
+    /// The process cannot take an agent; the message names the process.
     #[error("the process takes no agent")]
     Refused(Refused),
 }
 
-/// Either of them.
+/// One of the two sources.
 pub(crate) enum Source {
-    /// The kernel takes them.
+    /// The kernel takes the samples.
     Perf(Box<PerfSampler>),
     /// An agent in each process does.
     Timers(Box<TimerSampler>),
 }
 
-/// Asks whichever it is.
+/// Calls a method of whichever source it is.
 macro_rules! either {
     ($source:expr, $one:ident => $answer:expr) => {
         match $source {
@@ -56,7 +56,7 @@ impl Source {
         }
     }
 
-    /// Where the clocks are others' and rest while they hear nothing of us: a sign of life, after what took long.
+    /// A sign of life for agents, which sample less without one; for use after long work.
     pub(crate) fn beat(&mut self) {
         match self {
             Self::Perf(_) => {}
@@ -69,7 +69,7 @@ impl Source {
         either!(self, one => one.stop());
     }
 
-    /// See [`PerfSampler::open_incoming`]. Timers are changed and not opened: new threads have theirs already.
+    /// See [`PerfSampler::open_incoming`]. Timers only change their settings; new threads already have theirs.
     pub(crate) fn open_incoming(
         &mut self,
         attachment: Attachment,
@@ -100,7 +100,7 @@ impl Source {
         }
     }
 
-    /// See [`PerfSampler::counted_ns`]; timers are not asked.
+    /// See [`PerfSampler::counted_ns`]; `None` for timers.
     pub(crate) fn counted_ns(&self) -> Option<u64> {
         match self {
             Self::Perf(perf) => perf.counted_ns(),
@@ -148,11 +148,11 @@ impl Source {
     pub(crate) fn ring_bytes(&self) -> u64 {
         match self {
             Self::Perf(perf) => perf.ring_bytes(),
-            Self::Timers(_) => 0, // theirs is shared memory, which is resident
+            Self::Timers(_) => 0, // the agents' memory is resident
         }
     }
 
-    /// Names, forks and exits on whole CPUs are read there; to be said before the clocks start.
+    /// See [`PerfSampler::share_reports`].
     pub(crate) fn share_reports(&mut self, shared: &SharedReports) {
         match self {
             Self::Perf(perf) => perf.share_reports(shared.clone()),
@@ -178,7 +178,7 @@ impl Source {
         }
     }
 
-    /// Whether the clocks are attached to so few threads that what these do is looked at often.
+    /// Whether the clocks are attached to few threads, whose switches can be read often.
     pub(crate) fn few_threads(&self) -> bool {
         match self {
             Self::Perf(perf) => perf.few_threads(),
@@ -194,7 +194,7 @@ impl Source {
         }
     }
 
-    /// Those of these threads that no clock of its own is attached to.
+    /// Those of these threads without a clock of their own.
     pub(crate) fn unattached(&self, threads: Vec<u32>) -> Vec<u32> {
         match self {
             Self::Perf(perf) => perf.unattached(threads),
@@ -218,7 +218,7 @@ impl Source {
         }
     }
 
-    /// What the samples are of.
+    /// The name of the event that is sampled.
     pub(crate) fn event(&self) -> &'static str {
         match self {
             Self::Perf(_) => "cpu-clock",

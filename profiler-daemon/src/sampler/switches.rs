@@ -11,16 +11,17 @@ use crate::sys::procfs::SwitchCounter;
 
 /// Threads whose context switches are read; the rest is estimated from them.
 const THREADS_READ: usize = 16;
-/// As many of them have their files kept open: those that are so few are looked at at each step.
+/// Most threads whose files are kept open: so few threads are read at each step.
 const FILES_KEPT: usize = 8;
 
-/// For so long the kernel looks for a thread's events at each of its switches after the last one was closed anywhere (ns).
+/// How long the kernel looks for a thread's events at each context switch after the last event was closed anywhere
+/// (ns).
 const LINGERS_NS: u64 = 1_000_000_000;
-/// What that costs, as a share of what the calibration says of a switch of a thread that has events: of two threads that do
-/// nothing but switch, at real-time priority, a switch took 2.20 µs, .25 µs more in that second, 1.42 µs more with clocks, and
-/// 1.90 µs more with clocks and an alarm. The calibration, whose halves are less than that second apart, said 1.31 µs.
+/// Cost of such a switch, as a share of the calibrated cost of a switch with events. With two threads at real-time
+/// priority that only switch, a switch took 2.20 µs, 0.25 µs more in that second, 1.42 µs more with clocks, and 1.90 µs
+/// more with clocks and an alarm. The calibration, whose halves are less than a second apart, gave 1.31 µs.
 const LINGERING_SWITCH: f64 = 0.18;
-/// What the calibration misses of a switch with clocks, and what an alarm adds, as such shares.
+/// Extra cost that the calibration does not see for a switch with clocks, and that an alarm adds, as such shares.
 const UNCALIBRATED: f64 = 0.09;
 const ALARM: f64 = 0.37;
 
@@ -32,7 +33,7 @@ pub(crate) struct Switches {
     left: Option<Left>,
 }
 
-/// A thread that was looked at, and what it had done by then.
+/// A thread and its count at the last look.
 struct Seen {
     counter: SwitchCounter,
     switches: u64,
@@ -49,8 +50,8 @@ struct Left {
 }
 
 impl Switches {
-    /// Context switches of these threads since the last look. What a thread did before it was first looked at does not
-    /// count: it may have run for years.
+    /// Context switches of these threads since the last look. Switches before the first look at a thread do not count:
+    /// it may have run for years.
     pub(crate) fn since_last_look(&mut self, threads: &[u32]) -> u64 {
         let read = &threads[..threads.len().min(THREADS_READ)];
         self.seen.retain(|tid, _| read.contains(tid));
@@ -59,7 +60,7 @@ impl Switches {
             if let Some(seen) = self.seen.get_mut(&tid) {
                 let now = seen.counter.read();
                 let before = std::mem::replace(&mut seen.switches, now);
-                since += now.saturating_sub(before); // less than before: another thread of that number
+                since += now.saturating_sub(before); // fewer than before: another thread has this id
                 looks += 1;
             } else {
                 let mut counter = SwitchCounter::new(tid, threads.len() <= FILES_KEPT);
@@ -70,27 +71,28 @@ impl Switches {
         since * threads.len() as u64 / looks.max(1)
     }
 
-    /// The same of threads with events of their own, and with an alarm or without, in switches as calibrated.
+    /// [`Self::since_last_look`] for threads with events of their own, with or without an alarm, in calibrated
+    /// switches.
     pub(crate) fn with_events(&mut self, threads: &[u32], has_alarm: bool) -> u64 {
         let each = 1.0 + UNCALIBRATED + if has_alarm { ALARM } else { 0.0 };
         (self.since_last_look(threads) as f64 * each).round() as u64
     }
 
-    /// These threads have events of their own from now on: what they did until now cost nothing.
+    /// These threads get events of their own now: earlier switches cost nothing.
     pub(crate) fn come(&mut self, threads: &[u32]) {
         self.left = None;
         self.seen.clear();
         self.since_last_look(threads);
     }
 
-    /// These threads had events of their own until now, and an alarm or none.
+    /// The events of these threads were closed, with their alarm, if they had one.
     pub(crate) fn leave(&mut self, threads: Vec<u32>, has_alarm: bool, now_ns: u64) {
         let rest = self.with_events(&threads, has_alarm) as f64; // since the look that led to this
         self.left =
             Some(Left { threads, until_ns: now_ns.saturating_add(LINGERS_NS), looked_ns: now_ns, rest });
     }
 
-    /// Whether there are such threads.
+    /// Whether there are threads that had events recently.
     pub(crate) fn linger(&self) -> bool {
         self.left.is_some()
     }
@@ -100,7 +102,7 @@ impl Switches {
         let Some(mut left) = self.left.take() else { return 0 };
         let (wall_ns, lingered_ns) =
             (now_ns.saturating_sub(left.looked_ns), left.until_ns.min(now_ns).saturating_sub(left.looked_ns));
-        let share = lingered_ns as f64 / wall_ns.max(1) as f64; // those after the second cost nothing
+        let share = lingered_ns as f64 / wall_ns.max(1) as f64; // switches after that second cost nothing
         left.rest += share * self.since_last_look(&left.threads) as f64 * LINGERING_SWITCH;
         left.looked_ns = now_ns;
         let whole = left.rest.floor();
@@ -116,7 +118,7 @@ impl Switches {
 /// again when it comes back. Others cost nothing.
 #[derive(Default)]
 pub(crate) struct GroupSwitches {
-    /// A CPU each.
+    /// One counter for each CPU.
     counters: Vec<Event>,
     cpus: Vec<u32>,
     seen: u64,

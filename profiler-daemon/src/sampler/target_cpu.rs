@@ -16,7 +16,8 @@ use crate::sys::{clock, procfs};
 
 /// The kernel reports the time of waited-for children in ticks.
 const TICK_NS: u64 = 10_000_000;
-/// Where the kernel keeps the sum, ends that no record told of are looked for this often (ns): each process is asked for that.
+/// If the kernel keeps the sum, processes that ended without a record are looked for this often (ns): it takes a system
+/// call for each process.
 const ENDS_EVERY_NS: u64 = 2_000_000_000;
 /// Accounts of waited-for children are read this often (ns), and when a child has ended.
 const WAITED_EVERY_NS: u64 = 1_000_000_000;
@@ -27,15 +28,16 @@ const WAITED_EVERY_NS: u64 = 1_000_000_000;
 /// the parent has ended too, in the account of the nearest ancestor that runs. Where no such ancestor is followed or keeps an
 /// account, the last reading counts.
 ///
-/// Of a control group and of the machine the kernel itself keeps the sum. The processes are then only watched for their ends.
+/// The kernel itself keeps the sum for a control group and for the machine. Processes are then only watched for their
+/// ends.
 #[derive(Default)]
 pub(crate) struct TargetCpu {
     whole: Option<WholeAccount>,
     processes: FxHashMap<u32, Account>,
-    /// Time of ended processes that no living one accounts for (ns).
+    /// Time of ended processes that no live process accounts for (ns).
     ended_ns: u64,
-    /// Time of ended processes that did not show in a living parent's account, which has ticks (ns): perhaps it
-    /// will, and what is known of the parent in the end decides.
+    /// Time of ended processes that a living heir's account (in ticks) does not show yet (ns). Counted for now;
+    /// `waited_for` drops it when the exact figure comes.
     doubtful_ns: u64,
     /// The largest total so far; a total never shrinks.
     total_ns: u64,
@@ -44,20 +46,20 @@ pub(crate) struct TargetCpu {
     next_look_ns: u64,
 }
 
-/// What the kernel has charged to a group or to all processes, as far as it is the target's.
+/// The kernel's account of a group or of all processes, as far as it is the target's.
 struct WholeAccount {
     of: Whole,
     /// Whether this process is in it; what it uses is not the target's.
     is_ours: bool,
-    /// What others' processes in it have used since it was followed (ns).
+    /// What other targets' processes in it have used since it was followed (ns).
     others_ns: u64,
-    /// The same before, as it was told first.
+    /// What the first call of `others_used` said: the zero point (ns).
     others_before_ns: Option<u64>,
-    /// Before it was followed (ns).
+    /// Used before it was followed (ns).
     base_ns: u64,
 }
 
-/// Of whom the kernel keeps the sum.
+/// What the kernel keeps the sum for.
 enum Whole {
     Group(Arc<Cgroup>),
     Machine,
@@ -83,22 +85,23 @@ impl WholeAccount {
 #[derive(Clone, Copy, Default)]
 struct Account {
     parent: Option<u32>,
-    /// Had used this much when it was adopted (ns).
+    /// CPU time that it had used when it was adopted (ns).
     base_ns: u64,
     own_ns: u64,
     children_ns: u64,
     has_children: bool,
-    /// What it used until it left the target (ns): the rest of its life is none of it, but in its parent's account.
+    /// What it used until it left the target (ns): later time is not the target's, although it shows in the parent's
+    /// account.
     until_left_ns: Option<u64>,
 }
 
 impl Account {
-    /// Since it was followed.
+    /// CPU time since it was followed (ns).
     fn used_ns(&self) -> u64 {
         self.until_left_ns.unwrap_or_else(|| self.life_ns().saturating_sub(self.base_ns))
     }
 
-    /// Since it began, with the children that it waited for.
+    /// CPU time since it began, with the children that it waited for (ns).
     fn life_ns(&self) -> u64 {
         self.own_ns + self.children_ns
     }
@@ -111,7 +114,7 @@ impl TargetCpu {
         self.whole = Some(WholeAccount::new(Whole::Group(group), is_ours));
     }
 
-    /// From now on the target is every process of the machine, but for this one and others'.
+    /// From now on the target is every process of the machine, except this one and those of other targets.
     pub(crate) fn follow_machine(&mut self) {
         self.whole = Some(WholeAccount::new(Whole::Machine, true));
     }
@@ -131,11 +134,11 @@ impl TargetCpu {
         let children_ns = procfs::waited_children_cpu_ns(pid);
         let account = Account { base_ns: own_ns + children_ns, own_ns, children_ns, ..Account::default() };
         if let Some(before) = self.processes.insert(pid, account) {
-            self.ended_ns += before.used_ns(); // it is back, or another has its number
+            self.ended_ns += before.used_ns(); // the process is back, or its id was reused
         }
     }
 
-    /// The same for one that a followed process has created: what it used before will show in its parent's account.
+    /// [`Self::adopt`] for a child of a followed process: its earlier CPU time will show in its parent's account.
     pub(crate) fn adopt_child(&mut self, pid: u32, parent: u32) {
         self.adopt(pid);
         if let Some(account) = self.processes.get_mut(&parent) {
@@ -151,12 +154,13 @@ impl TargetCpu {
         if let Some(account) = self.processes.get_mut(&parent) {
             account.has_children = true;
         }
-        // One that a look has found before this record was read is known already, but perhaps not whose child it is.
+        // A process that a scan has found before this record was read is known, but its parent may not be.
         let account = self.processes.entry(pid).or_default();
         account.parent = account.parent.or(Some(parent));
     }
 
-    /// A process leaves the target, and goes on. What it used until now stays: in the group's account, if there is one.
+    /// A process leaves the target and continues. What it used so far still counts: in the group's account, if there is
+    /// one.
     pub(crate) fn leave(&mut self, pid: u32) {
         if self.whole.is_some() {
             self.processes.remove(&pid);
@@ -173,7 +177,7 @@ impl TargetCpu {
             self.processes.keys().copied().filter(below).filter(ended).collect();
         let followed = self.processes.remove(&pid);
         if self.whole.is_some() {
-            return; // its time is in the group's
+            return; // its time is in the group's account
         }
         if let Some(account) = followed {
             self.ended_ns += cpu_ns.saturating_sub(account.base_ns);
@@ -183,17 +187,17 @@ impl TargetCpu {
         }
     }
 
-    /// What a child used while it was not followed is in the account of its parent from now on.
+    /// From now on the parent's account includes what a child used while it was not followed: subtracts that.
     fn take_off(&mut self, parent: Option<u32>, unfollowed_ns: u64) {
         if let Some(account) = parent.and_then(|parent| self.processes.get_mut(&parent)) {
             account.base_ns += unfollowed_ns;
         }
     }
 
-    /// CPU time used by all of them since they were adopted (ns), and the processes that are gone.
+    /// CPU time that all processes have used since they were adopted (ns), and the processes that have ended.
     pub(crate) fn read(&mut self) -> (u64, Vec<u32>) {
         if let Some(account) = &self.whole {
-            // Of a group that is gone, the last reading is the last word.
+            // The last reading of a group that is gone stays its final one.
             let used_ns = account.life_ns().map_or(0, |life_ns| life_ns.saturating_sub(account.base_ns));
             self.total_ns = self.total_ns.max(used_ns);
             if !self.is_time(ENDS_EVERY_NS) {
@@ -205,7 +209,7 @@ impl TargetCpu {
             }
             return (self.total_ns, gone);
         }
-        // Clocks before accounts: a process that is gone by then shows in the account of the one that waited for it, …
+        // Clocks are read before accounts: a process that has ended by then shows in the account of its heir, …
         let mut gone: FxHashSet<u32> = self.read_clocks().into_iter().collect();
         let heirs: FxHashSet<u32> = gone.iter().filter_map(|&pid| self.heir(pid, &gone)).collect();
         for heir in &heirs {
@@ -217,13 +221,13 @@ impl TargetCpu {
             true => self.read_waited(|_| true),
             false => self.read_waited(|pid| heirs.contains(&pid)),
         };
-        // … and one that ended in between shows there too, and would count twice.
+        // … and one that ended in between shows there too: it would count twice.
         gone.extend(self.gone_since(&newly_waited, &gone));
         let ended: Vec<_> = gone.iter().map(|&pid| (pid, self.heir(pid, &gone))).collect();
         for (pid, heir) in ended {
             let Some(account) = self.processes.remove(&pid) else { continue };
             match heir.and_then(|heir| newly_waited.get_mut(&heir)) {
-                // User and system time are cut to ticks each, before and after.
+                // User and system time are each rounded down to ticks, in both readings.
                 Some(waited) if *waited + 2 * TICK_NS >= account.life_ns() => {
                     *waited = waited.saturating_sub(account.life_ns());
                     self.take_off(heir, account.life_ns().saturating_sub(account.used_ns()));
@@ -248,13 +252,14 @@ impl TargetCpu {
         std::iter::successors(parent(&pid), parent).take(self.processes.len())
     }
 
-    /// The process whose account of waited-for children has the time of one that is gone: its nearest ancestor that is not gone.
+    /// The heir of an ended process, whose account of waited-for children has its time: the nearest ancestor that still
+    /// runs.
     fn heir(&self, pid: u32, gone: &FxHashSet<u32>) -> Option<u32> {
         let heir = self.ancestors(pid).find(|ancestor| !gone.contains(ancestor))?;
         self.processes.get(&heir)?.until_left_ns.is_none().then_some(heir)
     }
 
-    /// Whether it is time for what is done every `interval_ns`.
+    /// Whether it is time for something that is done every `interval_ns`.
     fn is_time(&mut self, interval_ns: u64) -> bool {
         let now_ns = clock::monotonic_ns();
         let is_time = now_ns >= self.next_look_ns;
@@ -276,7 +281,7 @@ impl TargetCpu {
         gone
     }
 
-    /// Reads the account of waited-for children of each of these processes that has any; returns by how much it grew (ns).
+    /// Reads the account of waited-for children of the chosen processes that have any; returns its growth (ns).
     fn read_waited(&mut self, is_asked: impl Fn(u32) -> bool) -> FxHashMap<u32, u64> {
         let mut newly_waited = FxHashMap::default();
         let asked =
@@ -289,7 +294,7 @@ impl TargetCpu {
         newly_waited
     }
 
-    /// Processes that ended since the clocks were read, and whose time is in an account that was read after that.
+    /// Processes that ended after the clocks were read, and whose time shows in an account that was read later.
     fn gone_since(&self, newly_waited: &FxHashMap<u32, u64>, gone: &FxHashSet<u32>) -> Vec<u32> {
         let waited = |pid: u32| newly_waited.get(&pid).is_some_and(|&ns| ns > 0);
         if !newly_waited.keys().any(|&pid| waited(pid)) {
@@ -299,7 +304,7 @@ impl TargetCpu {
         let ended = |pid: &u32| clock::process_cpu_ns(*pid).is_none();
         let found: Vec<u32> = self.processes.keys().copied().filter(below).filter(ended).collect();
         let all: FxHashSet<u32> = gone.iter().chain(&found).copied().collect();
-        // The others are found gone at the next reading, with the account that has their time.
+        // The rest is found at the next reading, together with the account that has their time.
         found.into_iter().filter(|&pid| self.heir(pid, &all).is_some_and(waited)).collect()
     }
 }

@@ -41,13 +41,13 @@ use crate::sys::agent_memory::AgentMemory;
 use crate::sys::maps::regions;
 use crate::sys::{clock, limits, self_copy};
 
-/// No sample stands for more (ns): whoever says so has written something else.
+/// The largest weight of a sample (ns); a larger one is not a valid record.
 const HEAVIEST_NS: u64 = 3_600_000_000_000;
-/// What short-lived threads may use unseen before the person is told (ms).
+/// CPU time of short-lived threads that may go unsampled before the user is informed (ms).
 const MOST_UNSEEN_MS: u64 = 100;
-/// Threads that may come before anybody looks, where there are few.
+/// Threads that may start before the next look, if there are few.
 const FEW: usize = 16;
-/// Times of handlers that are kept between two looks.
+/// Handler times that are kept between two looks.
 const MOST_TIMES: usize = 256;
 
 /// Timers in the threads of a command and of what it starts.
@@ -57,26 +57,26 @@ pub(crate) struct TimerSampler {
     unannounced: UnannouncedThreads,
     descendants: DescendantCheck,
     settings: ClockSettings,
-    /// Rings whose memory is there, and whether there was none for more.
+    /// Rings with reserved memory, and whether memory for more was refused.
     reserved: usize,
     is_short: bool,
-    /// What stands in the memory for agents, as long as nobody writes over it.
+    /// The settings in the agents' memory, as long as no other process overwrites them.
     published: Settings,
-    /// How often somebody had.
+    /// How often they were overwritten.
     overwritten: u64,
-    /// The longest that agents heard nothing of us (ns).
+    /// The longest time without a sign of life for the agents (ns).
     longest_silence_ns: u64,
     is_stopped: bool,
     dither: Dither,
-    /// Processes that belong to the target, as far as they have told.
+    /// Processes of the target that have announced themselves.
     known: FxHashSet<u32>,
     /// The process that everything else descends from.
     root: u32,
     times: Vec<HandlerTime>,
-    /// What a sample costs beside its handler, if that can be told of each.
+    /// What a sample costs outside of its handler, if that can be derived from each.
     at_tick: Option<AtTick>,
     buffers: Buffers,
-    /// Where the agent is loaded into a process that runs already.
+    /// The agent that is loaded into a running process.
     agent: Option<InjectedAgent>,
 }
 
@@ -124,16 +124,17 @@ impl TimerSampler {
         })
     }
 
-    /// The same for a process that runs already, and that the agent is loaded into at the start.
+    /// [`Self::new`] for a process that already runs, into which the agent is loaded at the start.
     pub(crate) fn within(host: Host, settings: ClockSettings, dither: Dither, seed: u64) -> io::Result<Self> {
         let mut sampler = Self::new(settings, dither, seed)?;
         sampler.agent = Some(InjectedAgent::new(host, sampler.published.identity));
-        // Nothing stands before the C library there: a filter that ends whoever asks the kernel for a copy is not seen to come.
+        // Nothing is loaded before the C library there, so a filter that ends a process for copying memory could not be
+        // detected.
         sampler.published.may_copy = false;
         Ok(sampler)
     }
 
-    /// Where agents find the memory.
+    /// The name by which agents find the memory.
     pub(crate) fn place(&self) -> String {
         self.memory.path()
     }
@@ -149,7 +150,7 @@ impl TimerSampler {
         Memory::of_own(self.memory.words())
     }
 
-    /// A sign of life, without which agents become sparing and stop. What somebody has written over it stands there again.
+    /// Gives the agents a sign of life, without which they sample less and stop; restores overwritten settings.
     pub(crate) fn beat(&mut self) {
         let now_ns = clock::monotonic_ns();
         let silence_ns = now_ns.saturating_sub(self.published.now_ns);
@@ -161,7 +162,7 @@ impl TimerSampler {
         self.publish();
     }
 
-    /// Sees to it that threads which come find memory that is there.
+    /// Reserves memory for threads that may start.
     fn reserve(&mut self) {
         let wanted = rings_for(self.slots.taken()).max(self.slots.highest_taken() + 1);
         if wanted > self.reserved && !self.is_short {
@@ -171,7 +172,7 @@ impl TimerSampler {
     }
 
     fn publish(&self) {
-        let _ = Memory::prepare(self.memory.words(), &self.published); // it was big enough before
+        let _ = Memory::prepare(self.memory.words(), &self.published); // the size was sufficient before
     }
 
     /// The command is about to begin, or the agent is loaded.
@@ -186,7 +187,7 @@ impl TimerSampler {
             let prepare = |memory: &Arc<AgentMemory>| {
                 memory.reserve(words_for(rings))?;
                 begin_memory(memory, published);
-                // Threads that begin while nobody gives a sign of life have a long first period before them.
+                // Without signs of life, threads that begin meanwhile would start with a long first period.
                 let memory = Arc::clone(memory);
                 let beat = move || {
                     if let Some(memory) = Memory::of_own(memory.words()) {
@@ -196,9 +197,9 @@ impl TimerSampler {
                 Ok(Box::new(beat) as Meanwhile)
             };
             self.memory = agent.attach(prepare)?;
-            self.published.now_ns = clock::monotonic_ns(); // until here there was nobody to be silent to
+            self.published.now_ns = clock::monotonic_ns(); // no agent has waited for a sign of life until now
             if let Some(memory) = Memory::of_own(self.memory.words()) {
-                self.slots.look(&memory); // these threads are known without being told of
+                self.slots.look(&memory); // these threads are known without announcements
                 if memory.left_out() == 0 && memory.refused() == 0 {
                     agent.found(self.slots.owners().map(|owner| owner.tid));
                 }
@@ -216,7 +217,7 @@ impl TimerSampler {
         Ok(())
     }
 
-    /// No thread is sampled any more, each from its next expiry on. An agent that was loaded takes back what it did.
+    /// Stops sampling: each thread at its next expiry. An injected agent is removed.
     pub(crate) fn stop(&mut self) {
         self.is_stopped = true;
         if let Some(memory) = self.shared() {
@@ -241,7 +242,7 @@ impl TimerSampler {
         self.publish();
     }
 
-    /// From now on the times of handlers are those of samples, as far as that is known.
+    /// From now on, handler times include the rest of a sample's cost, as far as `at_tick` gives it.
     pub(crate) fn charge(&mut self, at_tick: Option<AtTick>) {
         self.at_tick = at_tick;
     }
@@ -251,12 +252,12 @@ impl TimerSampler {
         self.dither.step_ns()
     }
 
-    /// What handlers have taken since the last call, by their own clocks.
+    /// Handler times since the last call, measured by the handlers themselves.
     pub(crate) fn take_handler_times(&mut self) -> Vec<HandlerTime> {
         std::mem::take(&mut self.times)
     }
 
-    /// Threads that are sampled.
+    /// Number of sampled threads.
     pub(crate) fn threads(&self) -> usize {
         self.slots.taken()
     }
@@ -266,7 +267,7 @@ impl TimerSampler {
         limits::online_cpus().len()
     }
 
-    /// What could not be sampled, in words.
+    /// What could not be sampled, in lines for the user.
     pub(crate) fn shortfalls(&self) -> Vec<String> {
         let Some(memory) = self.shared() else { return Vec::new() };
         let mut lines = self.agent.as_ref().map(InjectedAgent::shortfalls).unwrap_or_default();
@@ -310,7 +311,7 @@ impl TimerSampler {
         lines
     }
 
-    /// What threads have used that were sampled too late, or never.
+    /// CPU time of threads that were sampled late or never, in words.
     fn unseen(&self, memory: &Memory<'_>) -> Option<String> {
         let (unseen_ms, what) = match &self.agent {
             None => {
@@ -323,7 +324,7 @@ impl TimerSampler {
         (unseen_ms > MOST_UNSEEN_MS).then(|| format!("{what} some {unseen_ms} ms that no sample could hit"))
     }
 
-    /// Whether there is a record to be handed over.
+    /// Whether a record waits.
     pub(crate) fn has_records(&self) -> bool {
         self.shared().is_some_and(|memory| self.slots.have_records(&memory))
     }
@@ -331,7 +332,7 @@ impl TimerSampler {
     /// How long a ring takes to fill to a quarter at the present rate, if its thread is busy (ns).
     pub(crate) fn time_to_fill_ns(&self) -> u64 {
         let stack_bytes = u64::from(self.settings.copied_bytes());
-        let ring_bytes = ring_words(self.slots.highest_taken()) as u64 * 8; // the smallest that is used
+        let ring_bytes = ring_words(self.slots.highest_taken()) as u64 * 8; // the smallest ring in use
         resources::time_to_fill_ns(ring_bytes, stack_bytes, self.settings.period_ns)
     }
 
@@ -345,7 +346,7 @@ impl TimerSampler {
             if is_first && self.agent.is_none() {
                 self.descendants.look(taken.pid);
             }
-            // The first thread of a process tells of itself.
+            // The first thread of a process announces itself.
             if !is_first && !self.descendants.is_excluded(taken.pid) {
                 handle(Drained::Record(Record::Fork(taken.of_own_process()), 0));
             }
@@ -386,14 +387,14 @@ impl TimerSampler {
     }
 }
 
-/// Rings that are kept ready where so many threads are: half as many more, and a few.
+/// Rings to keep ready for this many threads: half as many more, and a few.
 fn rings_for(threads: usize) -> usize {
     (threads + (threads / 2).max(FEW)).min(SLOTS)
 }
 
-/// Makes empty memory what the agent is given. It may have taken long to come to that, and whoever is silent is sampled sparingly.
+/// Initialises empty memory for the agent, with the present time: without a recent sign of life, agents sample less.
 fn begin_memory(memory: &AgentMemory, published: Settings) {
-    let _ = Memory::prepare(memory.words(), &Settings { now_ns: clock::monotonic_ns(), ..published }); // as long as it has to be
+    let _ = Memory::prepare(memory.words(), &Settings { now_ns: clock::monotonic_ns(), ..published }); // the size fits
 }
 
 /// Whatever ends a run early: an agent is not left at work.
@@ -405,7 +406,7 @@ impl Drop for TimerSampler {
     }
 }
 
-/// What records are understood with.
+/// What is needed to interpret records.
 struct Target<'a> {
     known: &'a mut FxHashSet<u32>,
     root: u32,
@@ -435,7 +436,7 @@ impl Target<'_> {
                 handle(Drained::Record(Record::Fork(self.forked(thread, &begun)), 0));
             }
             Ok(Found::Executed(begun)) => {
-                // By `vfork` or from a program without an agent: nobody has told of it.
+                // From `vfork`, or from a program without an agent: the process was not announced.
                 if !self.known.contains(&thread.pid) {
                     handle(Drained::Record(Record::Fork(self.forked(thread, &begun)), 0));
                 }
@@ -452,7 +453,8 @@ impl Target<'_> {
         }
     }
 
-    /// The birth of a process: of a parent that we know, else of the first one, as whoever lost its parent.
+    /// The fork record of a process, with its parent if that is known, else with the first process, which adopts
+    /// orphans.
     fn forked(&mut self, thread: SlotOwner, begun: &Begun) -> Task {
         let parent_pid = if self.known.contains(&begun.parent) { begun.parent } else { self.root };
         self.known.insert(thread.pid);

@@ -11,7 +11,7 @@ use crate::sys::{clock, procfs};
 
 /// Processes whose mappings are read; the rest is estimated from them.
 const PROCESSES_READ: usize = 16;
-/// Threads of a process whose stacks are looked at.
+/// Threads of a process whose stacks are read.
 const STACKS_READ: usize = 16;
 
 /// Counts what happens between its beginning and its end. Of tasks that begin and end between two looks, only the machine's
@@ -23,7 +23,7 @@ pub(crate) struct Watch {
     processes: Vec<u32>,
     threads: FxHashSet<u32>,
     code: FxHashSet<Code>,
-    /// Bytes of stack in use, added up over so many stacks.
+    /// Bytes of stack in use, summed over this many stacks.
     stacks: (f64, u32),
     began: Began,
     watched: Activity,
@@ -43,7 +43,7 @@ impl Watch {
         Self::begin_with(pids, &procfs::descendants(pids))
     }
 
-    /// The same where nobody else is known to be of them: it takes a look at all processes of the host to find out.
+    /// [`Self::begin`] without known relatives: scans all processes of the host to find them.
     pub(crate) fn begin_alone(pids: &[u32]) -> Self {
         Self::begin_with(pids, &[])
     }
@@ -70,7 +70,7 @@ impl Watch {
         watch.look_at_known();
         let threads: Vec<u32> = watch.threads.iter().copied().collect();
         let past_switches_per_s = procfs::past_switches_per_s(&threads);
-        // What was there already did not happen.
+        // What existed before does not count as new.
         watch.watched = Activity { past_switches_per_s, ..Activity::default() };
         watch.stacks = (0.0, 0);
         watch
@@ -108,7 +108,7 @@ impl Watch {
             .take(PROCESSES_READ)
             .filter_map(|&pid| procfs::memory(pid, STACKS_READ))
             .collect();
-        // By place and not by process: a child that executes nothing has its parent's, without a record.
+        // By place, not by process: a child without an `execve` has its parent's mappings, without records.
         let new = read.iter().flat_map(|memory| &memory.code).filter(|code| self.code.insert(**code)).count();
         self.watched.side_records += (new * self.processes.len() / read.len().max(1)) as u64;
         for bytes in read.iter().flat_map(|memory| &memory.stacks) {
@@ -127,7 +127,7 @@ impl Watch {
         self.threads.len()
     }
 
-    /// The last look, and what was counted since the beginning.
+    /// Takes a last look; returns what was counted since the beginning.
     pub(crate) fn end(&mut self) -> Activity {
         self.look();
         let busy_ns = procfs::machine_busy_ns().saturating_sub(self.began.machine_ns);
@@ -148,7 +148,8 @@ impl Watch {
         if seen > 0 { all.saturating_sub(seen) } else { 0 }
     }
 
-    /// Stacks show while their threads wait, and may be another depth while they compute: known to themselves.
+    /// Mean stack size. A stack is only visible while its thread waits, and may have another depth while it computes:
+    /// hence its large error.
     fn stack_bytes(&self) -> Option<Figure> {
         let (sum, count) = self.stacks;
         let mean = sum / f64::from(count);

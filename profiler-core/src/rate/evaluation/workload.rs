@@ -43,8 +43,8 @@ impl Workload {
         Ok(Workload { shares: largest, cpu_s: positive("the CPU time", cpu_s)?, variance_factor: 1.0 })
     }
 
-    /// The same, if shares scatter by `factor` times the binomial variance: more for bouts longer than a period,
-    /// less for a program that visits its functions regularly.
+    /// This workload, if its shares scatter by `factor` times the binomial variance: more for bouts longer than a
+    /// period, less for a program that visits its functions regularly.
     ///
     /// # Errors
     /// [`ModelError::NotPositive`] where the factor is not a finite number above zero.
@@ -52,9 +52,9 @@ impl Workload {
         Ok(Workload { variance_factor: positive("the variance factor", factor)?, ..self })
     }
 
-    /// Expected time-cMAPE (ratio; up to [`TOP`] errors are summed) at `rate_hz` samples per CPU-second, each of which
-    /// leaves `overhead_s` in the reported CPU time: all that it costs, or what a compensation missed of it, which may
-    /// be negative.
+    /// Expected time-cMAPE (a ratio, summed over up to [`TOP`] functions) at `rate_hz` samples per CPU-second. Each
+    /// sample leaves `overhead_s` in the reported CPU time: its full cost, or the part that a compensation missed,
+    /// which may be negative.
     ///
     /// Function i's error is normal with bias λ·o and variance v(1−p)/(pλW), its mean absolute value that of a folded
     /// normal distribution. Infinite where there are no samples, or their cost is no number.
@@ -62,8 +62,8 @@ impl Workload {
         self.error(rate_hz * overhead_s, 1.0 / rate_hz)
     }
 
-    /// The same where the rate changed during the run: `charged_ratio` is the CPU time that sampling left in the
-    /// figures over that of the program, `mean_period_s` the mean of the period over its CPU time (s).
+    /// [`Self::time_cmape`] for a rate that changed during the run. `charged_ratio` is the CPU time that sampling left
+    /// in the figures over that of the program, `mean_period_s` the mean of the period over its CPU time (s).
     ///
     /// Samples weigh their periods, so a stretch dt at rate λ adds p(1−p)·dt/λ to a function's variance.
     pub fn error(&self, charged_ratio: f64, mean_period_s: f64) -> f64 {
@@ -80,7 +80,7 @@ impl Workload {
     /// The rate with the least expected error, by golden sections: the error is convex in the rate.
     ///
     /// # Errors
-    /// [`ModelError::NotPositive`] where a sample costs nothing, or no finite number.
+    /// [`ModelError::NotPositive`] if the cost of a sample is not a finite number above zero.
     pub fn best(&self, overhead_s: f64) -> Result<Best, ModelError> {
         let o = positive("the cost of a sample", overhead_s)?;
         let at = |log_hz: f64| self.time_cmape(log_hz.exp(), o);

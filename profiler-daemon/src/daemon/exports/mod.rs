@@ -31,27 +31,27 @@ use crate::sys::clock;
 
 /// Part of the host's budget that all exports together may take. It is own CPU time of no target, which samples leave to them.
 const SHARE: f64 = 0.1;
-/// An export that is so far behind is not as it should be (s).
+/// An export further behind than this is reported as degraded (s).
 const FAR_BEHIND_S: f64 = 300.0;
 
-/// Exports that can be carried out.
+/// Exports that passed their checks.
 pub(super) struct Prepared(Vec<Plan>);
 
-/// Makes what the settings' exports need.
+/// Prepares the exports of the settings.
 ///
 /// # Errors
 ///
-/// What of them cannot be carried out, and what to do.
+/// Which of them are invalid, and what to do.
 pub(super) fn prepare(settings: &DaemonSettings) -> Result<Prepared> {
     plan::plans(settings).map(Prepared)
 }
 
-/// What of these settings the daemon would refuse, and what a person should know of the rest, in lines.
+/// Problems of the exports of these settings: errors that the daemon would refuse, and remarks, in lines.
 pub(crate) fn problems(settings: &DaemonSettings) -> (Vec<Error>, Vec<String>) {
     plan::problems(settings)
 }
 
-/// The exports, as far as the store is concerned.
+/// The exports, as the store needs to know them.
 pub(super) fn for_store(settings: &DaemonSettings) -> Vec<Export> {
     let export = |export: &config::ExportSettings| Export {
         name: export.name.clone(),
@@ -69,7 +69,7 @@ struct Running {
     /// None if the system had no thread for it.
     thread: Option<JoinHandle<()>>,
     dropped: OncePerMinute,
-    /// Dropped windows that were told of.
+    /// Dropped windows that were already logged.
     told: u64,
 }
 
@@ -121,18 +121,18 @@ impl Running {
 #[derive(Default)]
 pub(super) struct Exports {
     running: Vec<Running>,
-    /// Those that the settings name no more, until they are done with a window.
+    /// Exports that are no longer in the settings, until they have sent their present window.
     leaving: Vec<Running>,
     /// CPUs that each may use; bits of a float.
     cpus: Arc<AtomicU64>,
     outboxes: Outboxes,
     boot: String,
-    /// What was seen last.
+    /// The tallies at the last look.
     tallies: RefCell<BTreeMap<String, Tally>>,
 }
 
 impl Exports {
-    /// Has these exports in force and no others, for the store in `folder`.
+    /// Puts these exports in force and ends all others; `folder` is the store's.
     pub(super) fn adopt(&mut self, prepared: Prepared, outboxes: &Outboxes, folder: &Path) {
         self.boot = boot_id();
         self.outboxes = outboxes.clone();
@@ -158,13 +158,13 @@ impl Exports {
         }
     }
 
-    /// All exports together may take their share of so many CPUs, which is the host's budget.
+    /// Grants the exports their share of `host_cpus`, the host's budget in CPUs.
     pub(super) fn allow(&self, host_cpus: f64) {
         let each = SHARE * host_cpus / self.running.len().max(1) as f64;
         self.cpus.store(each.to_bits(), Ordering::Relaxed);
     }
 
-    /// How they are.
+    /// The status of each export.
     pub(super) fn status(&self) -> Vec<ExportStatus> {
         let (now_ns, tallies) = (clock::monotonic_ns(), self.tallies());
         let status = |running: &Running| {
@@ -204,16 +204,16 @@ impl Exports {
                 );
                 running.told = dropped;
             }
-            running.told = running.told.min(dropped); // of another folder it begins anew
+            running.told = running.told.min(dropped); // with another folder the count restarts
         }
     }
 
-    /// They begin with no other window.
+    /// Tells the senders to begin no other window.
     pub(super) fn end(&self) {
         self.running.iter().for_each(|running| running.control.end());
     }
 
-    /// Waits for what is being sent, until `until` at most: what is not answered by then is sent again by the next process.
+    /// Waits for the windows that are being sent, until `until` at most; the next process sends unanswered ones again.
     pub(super) fn finish(self, until: Instant) {
         let all = || self.running.iter().chain(&self.leaving);
         while !all().all(Running::has_ended) && Instant::now() < until {
@@ -222,7 +222,7 @@ impl Exports {
     }
 }
 
-/// What of them is not as it should be, for a person.
+/// Problems of the exports, in lines for a person.
 pub(super) fn degraded(exports: &[ExportStatus]) -> impl Iterator<Item = String> {
     let line = |export: &ExportStatus| {
         let ExportStatus { name, pending, lag_s, problem, .. } = export;

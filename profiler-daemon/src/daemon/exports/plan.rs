@@ -32,11 +32,11 @@ pub(super) struct Plan {
 }
 
 impl Plan {
-    /// What the settings mean.
+    /// Checks and prepares the export of these settings.
     ///
     /// # Errors
     ///
-    /// What cannot be meant, and what to do.
+    /// What is invalid, and what to do.
     pub(super) fn new(settings: &ExportSettings) -> Result<Self> {
         let receiver = Receiver::new(&settings.to, settings.format)?;
         let mut headers = Vec::new();

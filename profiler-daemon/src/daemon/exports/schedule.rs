@@ -10,7 +10,7 @@ use crate::daemon::journal::OncePerMinute;
 const SECOND_NS: u64 = 1_000_000_000;
 /// The longest pause between two attempts (ns).
 const LONGEST_NS: u64 = 300 * SECOND_NS;
-/// The longest pause after windows that were refused one after the other (ns): it leaves time to mend the settings.
+/// The longest pause after consecutive refused windows (ns): it leaves time to fix the settings.
 const LONGEST_REFUSED_NS: u64 = 60 * SECOND_NS;
 /// The longest pause that a backend may ask for (ns).
 const LONGEST_ASKED_NS: u64 = 3600 * SECOND_NS;
@@ -25,18 +25,18 @@ const MOST_REASONS: usize = 32;
 /// Why a window was not acknowledged.
 #[derive(Debug)]
 pub(super) enum Unsent {
-    /// It is not there any more, or is damaged.
+    /// Its file is gone or damaged.
     Lost,
     /// The export's rules drop it.
     LeftOut,
-    /// It is not taken.
+    /// The backend refuses it.
     Refused(String),
-    /// None is taken as things are.
+    /// The backend takes no window at present.
     Failed {
         text: String,
         /// How long to wait, if the backend says so.
         after: Option<Duration>,
-        /// Whether it may be at fault itself.
+        /// Whether the window itself may be the cause.
         may_be_at_fault: bool,
     },
 }
@@ -101,15 +101,15 @@ impl Schedule {
         (self.failures, self.refusals, self.next_ns) = (0, 0, 0);
     }
 
-    /// A window was refused: the next one may be taken, and if many are refused, there is something to mend.
+    /// A window was refused: the next one may be taken, but many refusals call for a fix.
     fn refused(&mut self, now_ns: u64) {
         (self.failures, self.refusals) = (0, self.refusals.saturating_add(1));
         let pause_ns = if self.refusals < 2 { 0 } else { doubled(self.refusals - 2, LONGEST_REFUSED_NS) };
         self.next_ns = now_ns.saturating_add(pause_ns);
     }
 
-    /// None was taken. The backend is left alone for as long as it asks, or ever longer; `chance`, from 0 to 1, keeps a
-    /// thousand hosts from coming back at once.
+    /// The backend took nothing. The next attempt waits for as long as the backend asks, or ever longer; `chance`, from
+    /// 0 to 1, keeps a thousand hosts from returning at once.
     fn failed(&mut self, now_ns: u64, after: Option<Duration>, chance: f64) {
         self.failures = self.failures.saturating_add(1);
         let pause_ns = match after {
@@ -119,7 +119,7 @@ impl Schedule {
         self.next_ns = now_ns.saturating_add(pause_ns as u64);
     }
 
-    /// A window took so much CPU time, where so many CPUs may be used.
+    /// A window took `spent_ns` of CPU time, and `cpus` CPUs may be used: the next one waits accordingly.
     pub(super) fn charge(&mut self, now_ns: u64, spent_ns: u64, cpus: f64) {
         let pause_ns = if cpus > 0.0 { spent_ns as f64 / cpus } else { 0.0 };
         self.paced_ns = now_ns.saturating_add((pause_ns as u64).min(LONGEST_PACED_NS));
@@ -131,12 +131,12 @@ impl Schedule {
     }
 }
 
-/// A second, twice as long for each time, and `longest_ns` at most.
+/// A second, doubled `times` times, but at most `longest_ns`.
 fn doubled(times: u32, longest_ns: u64) -> u64 {
     SECOND_NS.saturating_mul(1_u64.checked_shl(times).unwrap_or(u64::MAX)).min(longest_ns)
 }
 
-/// What was said of an export.
+/// What was logged about an export.
 #[derive(Debug, Default)]
 pub(super) struct Talk {
     failing: OncePerMinute,

@@ -14,10 +14,10 @@ use super::schedule::{Schedule, Talk, Unsent};
 use crate::push::{PartsLeft, PushClient, PushError, PushSource};
 use crate::sys::{clock, priority};
 
-/// At most so many windows are remembered of which only some parts were acknowledged.
+/// Most windows that are remembered after only some of their parts were acknowledged.
 const MOST_IN_PARTS: usize = 256;
 
-/// What a sender does.
+/// A sender's instructions.
 pub(super) struct Orders {
     pub(super) plan: Plan,
     pub(super) outboxes: Outboxes,
@@ -25,15 +25,15 @@ pub(super) struct Orders {
     pub(super) folder: PathBuf,
 }
 
-/// Why nothing is sent.
+/// Why nothing is sent at present.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Trouble {
     pub(super) text: String,
-    /// When it is tried again (ns).
+    /// Time of the next attempt (ns).
     pub(super) next_ns: u64,
 }
 
-/// What the loop tells a sender, and what it sees of it.
+/// The loop's handle to a sender: instructions, and the sender's state.
 pub(super) struct Control {
     orders: Mutex<Arc<Orders>>,
     is_over: AtomicBool,
@@ -55,7 +55,7 @@ impl Control {
         before
     }
 
-    /// It begins with no other window.
+    /// Tells the sender to begin no other window.
     pub(super) fn end(&self) {
         self.is_over.store(true, Ordering::Relaxed);
         self.orders().outboxes.wake();
@@ -65,7 +65,7 @@ impl Control {
         self.is_over.load(Ordering::Relaxed)
     }
 
-    /// Why nothing is sent; nothing while the sender says so.
+    /// Why nothing is sent; `None` while sending works.
     pub(super) fn trouble(&self) -> Option<Trouble> {
         self.trouble.try_lock().ok()?.clone()
     }
@@ -84,7 +84,7 @@ impl Control {
 }
 
 impl Unsent {
-    /// Something beside the window is wrong.
+    /// An error that is not the window's fault.
     fn beside(text: String) -> Self {
         Self::Failed { text, after: None, may_be_at_fault: false }
     }
@@ -111,7 +111,7 @@ pub(super) struct Sender {
     name: String,
     control: Arc<Control>,
     orders: Arc<Orders>,
-    /// Made anew after a failure: the files that it is made of may be other ones by then.
+    /// Created anew after a failure: its certificate or token files may have changed.
     client: Option<PushClient>,
     /// Windows of which some parts were acknowledged, and what is left of each.
     in_parts: BTreeMap<PathBuf, PartsLeft>,
@@ -151,7 +151,7 @@ impl Sender {
     }
 
     fn obey(&mut self, orders: Arc<Orders>) {
-        // Under other labels, or for another tenant, the parts that arrived are of no use.
+        // With other labels or another tenant, the acknowledged parts are useless.
         if self.orders.plan.settings != orders.plan.settings {
             self.in_parts.clear();
         }
@@ -280,7 +280,7 @@ impl Sender {
         let orders = Arc::clone(&self.orders);
         let position = || orders.outboxes.position(&self.name);
         let added = self.cursor.add(file_to_send);
-        // All of it, now and then, and where the file is gone.
+        // The whole cursor is rewritten when it is long, or could not be appended to.
         let written = match (&added, self.cursor.is_long()) {
             (Ok(()), false) => return,
             _ => position().map(|mut position| {

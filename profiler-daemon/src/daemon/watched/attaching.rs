@@ -15,8 +15,8 @@ use crate::sampler::watch::Watch;
 use crate::sys::clock;
 
 impl Watched {
-    /// Starts to sample it, if it has processes and it is time to try. Processes are watched first, to know
-    /// how: it takes two calls then.
+    /// Starts to sample it, if it has processes and an attempt is due. The first call only watches the processes, to
+    /// choose the way to attach; a later one attaches.
     pub(crate) fn attach(&mut self, setup: &Setup, now_ns: u64) {
         let began_ns = clock::thread_cpu_ns();
         let ready = self.get_ready(now_ns);
@@ -26,7 +26,7 @@ impl Watched {
         }
     }
 
-    /// Begins to sample it by a sampler of its own while it still shares one. Whether it could.
+    /// Starts a sampler of its own while the target still shares one. Returns whether it could.
     pub(crate) fn attach_beside(&mut self, setup: &Setup, now_ns: u64) -> bool {
         let state = (self.state, self.reason.clone());
         self.take_wanted();
@@ -38,7 +38,7 @@ impl Watched {
         begun
     }
 
-    /// It shares no more, and is sampled by what it began to have for itself.
+    /// The target leaves the shared sampler, and is sampled by its own.
     pub(crate) fn go_on_alone(&mut self) {
         self.end_share();
         if let Some(sampled) = &mut self.sampled {
@@ -47,12 +47,12 @@ impl Watched {
         }
     }
 
-    /// It goes on sharing, under another budget.
+    /// The target stays on the shared sampler, under another budget.
     pub(crate) fn take_wanted(&mut self) {
         self.sampling = self.wanted.take().unwrap_or(self.sampling.clone());
     }
 
-    /// Whom to attach to, if it is time to, and what they did meanwhile.
+    /// What to attach to, if an attempt is due, and what the processes did while they were watched.
     fn get_ready(&mut self, now_ns: u64) -> Option<(TargetSelector, Option<Activity>)> {
         if self.is_sampled() || !self.has_processes() || now_ns < self.retry.at_ns {
             return None;
@@ -98,7 +98,7 @@ impl Watched {
                 self.joined.clear();
                 self.left.clear();
             }
-            // The next look finds that; a process that comes later is attached to like the first.
+            // The next scan reports that it has ended; a later process is attached to like the first.
             Ok(None) => (self.state, self.reason) = (TargetState::Waiting, None),
             Err(error) => {
                 self.retry = self.retry.after(now_ns);

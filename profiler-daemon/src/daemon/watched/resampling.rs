@@ -9,9 +9,8 @@ use crate::daemon::window_writer::PendingWindow;
 use crate::run::Setup;
 
 impl Watched {
-    /// Samples it in another way from now on, or from [`Self::resample`] on.
-    ///
-    /// What the controller alone has to know changes under the events that there are; other events take a while to be opened.
+    /// Requests other sampling settings. A change that only concerns the controller takes effect now, under the
+    /// existing events; other events take a while to open, so [`Self::resample`] does it later.
     pub(crate) fn ask_for(&mut self, sampling: SamplingSettings, setup: &Setup) -> Option<PendingWindow> {
         self.wanted = None;
         if sampling == self.sampling {
@@ -42,7 +41,7 @@ impl Watched {
         self.wanted.is_some()
     }
 
-    /// Opens them, if so. The old ones go once the new ones are there; who counts until when is one moment.
+    /// Opens them if so, and closes the old ones once the new ones run. One moment separates the samples that count.
     pub(crate) fn resample(&mut self, setup: &Setup, now_ns: u64) -> Option<PendingWindow> {
         let before = std::mem::replace(&mut self.sampling, self.wanted.take()?);
         let mut old = self.sampled.take()?;
@@ -61,13 +60,13 @@ impl Watched {
         (self.before, self.before_own) = (self.totals(), self.own_totals());
         (self.sampled, self.sampling) = (new, after);
         if let Some((sampled, pending)) = self.sampled.as_mut().zip(pending.as_ref()) {
-            sampled.from_ns = pending.window.to_ns; // nothing is missing in between, and nothing told twice
+            sampled.from_ns = pending.window.to_ns; // without a gap, and without counting anything twice
         }
         pending
     }
 }
 
-/// Whether only the rate is chosen in another way.
+/// Whether the two settings only differ in how the rate is chosen.
 pub(in super::super) fn differ_in_control_alone(old: &SamplingSettings, new: &SamplingSettings) -> bool {
     let SamplingSettings { budget, own_cpu, horizon, rate, criterion, threads, confidence, .. } = new.clone();
     SamplingSettings { budget, own_cpu, horizon, rate, criterion, threads, confidence, ..old.clone() } == *new

@@ -8,7 +8,7 @@ use super::{RecentDecisions, Watched};
 use crate::run::{Engine, ShareStatus, summary};
 
 impl Watched {
-    /// How it is.
+    /// The status of the target.
     pub(in super::super) fn status(
         &self,
         kept: StoredWindows,
@@ -51,7 +51,7 @@ impl Watched {
 }
 
 impl Watched {
-    /// One that stays attached to without a process waits for the next.
+    /// The state to show: a target that stays attached to without a process counts as waiting.
     pub(in super::super) fn shown_state(&self) -> TargetState {
         if self.state == TargetState::Sampled && !self.has_processes() {
             return TargetState::Waiting;
@@ -60,7 +60,7 @@ impl Watched {
     }
 }
 
-/// The figures of a sampler, and of the target that it is for, or one of them.
+/// Adds the figures of a sampler, and those of the one target that `account` is for.
 fn show(engine: &Engine<RecentDecisions>, account: &Account, status: &mut TargetStatus) {
     let cost = engine.controller.cost();
     status.attach_mode = Some(engine.attach_mode());

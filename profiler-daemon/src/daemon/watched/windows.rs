@@ -19,7 +19,7 @@ impl Watched {
         self.open_window().is_some_and(|(from_ns, _)| from_ns < at_ns)
     }
 
-    /// Where the open window began (ns), and how often it may be ended early.
+    /// Start of the open window (ns), and the limit on ending it early.
     fn open_window(&self) -> Option<(u64, &FlushLimiter)> {
         let shared = self.part.as_ref().map(|part| (part.from_ns, &part.flush_limiter));
         shared.or_else(|| self.sampled.as_ref().map(|sampled| (sampled.from_ns, &sampled.flush_limiter)))
@@ -30,7 +30,7 @@ impl Watched {
         self.open_window().map(|(from_ns, flush_limiter)| flush_limiter.when(from_ns, is_end))
     }
 
-    /// It is ended for such a one.
+    /// Notes that the window was ended early for a request.
     pub(crate) fn note_early_end(&mut self, now_ns: u64) {
         let shared = self.part.as_mut().map(|part| &mut part.flush_limiter);
         if let Some(flush_limiter) =
@@ -58,7 +58,7 @@ impl Watched {
     ) -> PendingWindow {
         let span = collected.span.clone();
         let from_ns = match (&mut self.part, &mut self.sampled) {
-            // Windows in which it used no CPU time are none.
+            // A window in which it used no CPU time is not kept.
             (Some(part), _) => std::mem::replace(&mut part.from_ns, span.end).min(span.start),
             (None, Some(own)) => std::mem::replace(&mut own.from_ns, span.end).max(span.start),
             (None, None) => span.start,

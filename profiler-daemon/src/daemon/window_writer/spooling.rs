@@ -1,4 +1,4 @@
-//! Windows are written without names as they are handed over, on a thread that does nothing else.
+//! Writes each window to the spool without names as it is handed over, on a thread of its own.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::mpsc::{Receiver, SyncSender};
@@ -19,7 +19,7 @@ pub(super) struct Spooler {
 }
 
 impl Spooler {
-    /// Hands everything on, in the same order, until one of the two ends.
+    /// Hands everything on in the same order, until either end is closed.
     pub(super) fn run(&self, jobs: &Receiver<Job<PendingWindow>>, next: &SyncSender<Job<UnnamedWindow>>) {
         while let Ok(job) = jobs.recv() {
             let job = match job {
@@ -37,7 +37,7 @@ impl Spooler {
         let PendingWindow { mut window, collected, scale, run, bytes } = pending;
         window.boot.clone_from(&self.boot);
         let cut = Cut::new(collected);
-        // An error of ours is counted where it is named: it will be the same there.
+        // A panic is counted when the window is named: it will happen there again.
         let written =
             catch_unwind(AssertUnwindSafe(|| self.spool.write(window.clone(), &cut.unnamed(scale, &run))));
         let spooled = match written {

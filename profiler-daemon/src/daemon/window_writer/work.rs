@@ -23,29 +23,28 @@ use crate::objects::Symbols;
 use crate::run::names::{CancelFlag, Cut, symbolize_cut};
 use crate::sys::{clock, family, memory};
 
-/// While a window waits, the thread checks this often whether the host's budget has room for it by now. It is woken where somebody
-/// wants the window at once.
+/// While a window waits, the thread checks this often whether the host's budget has room for it. A request for the
+/// window wakes it at once.
 const LOOK: Duration = Duration::from_millis(250);
-/// How often the store is looked after meanwhile.
+/// How often the store is checked while a window waits.
 const LOOK_OVER_EVERY: Duration = Duration::from_secs(2);
-/// How often it is looked what is too old, and what can be merged.
+/// How often files are checked for their age, and for merges.
 const MAINTAIN_EVERY: Duration = Duration::from_secs(10);
-/// Merges wait for what the host's budget leaves them, but no longer than this (ns): the more files there are, the more it costs
-/// to read them.
+/// Merges wait for what the host's budget leaves them, but at most this long (ns): more files cost more to read.
 const MERGE_EVERY_NS: u64 = 60_000_000_000;
 /// How often the memory that names, merges and readers have freed is given back.
 const GIVE_BACK_EVERY: Duration = Duration::from_secs(60);
 
-/// The thread's side.
+/// What the thread owns.
 pub(super) struct Work {
     pub(super) folder: PathBuf,
     pub(super) store: Store,
     pub(super) spool: Spool,
-    /// What an earlier process left there.
+    /// Windows that an earlier process left in the spool.
     pub(super) leftovers: VecDeque<String>,
-    /// When it was begun with them (ns): together they wait no longer than one window does.
+    /// When the writer began (ns). All leftovers share this start: together they wait no longer than one window may.
     pub(super) started_ns: u64,
-    /// What the names of leftovers share with those of sessions.
+    /// Symbols, shared with sessions.
     pub(super) symbols: Symbols,
     pub(super) rules: Rules,
     pub(super) servers: Option<debuginfod::Servers>,
@@ -59,7 +58,7 @@ pub(super) struct Work {
     pub(super) merged_ns: u64,
     /// Why the last window was not kept.
     pub(super) problem: Option<String>,
-    /// Why none can be.
+    /// Why no window can be stored at present.
     pub(super) obstacle: Option<String>,
 }
 
@@ -75,7 +74,7 @@ impl Work {
             match queue.recv_timeout(pause) {
                 Ok(Job::Keep(unnamed_window, handed_ns)) => {
                     self.problem = self.keep(*unnamed_window, handed_ns);
-                    self.obstacle = None; // it would be the problem
+                    self.obstacle = None; // it would show as `problem`
                 }
                 Ok(Job::Flushed(waiting)) => {
                     self.pace.budget.hastened();
@@ -87,7 +86,7 @@ impl Work {
                 Err(RecvTimeoutError::Disconnected) => return,
             }
             self.look();
-            // By the clock: the windows of many targets may never leave a pause so long.
+            // By the clock: with many targets there may never be a pause of that length.
             if Instant::now() >= next && !self.is_ending() {
                 self.obstacle = self.look_after();
                 next = Instant::now() + MAINTAIN_EVERY;
@@ -101,7 +100,7 @@ impl Work {
         }
     }
 
-    /// What has to go on while a window waits for its names.
+    /// Does what must continue while a window waits for its names.
     fn look_meanwhile(&mut self) {
         self.look();
         if !self.is_ending() {
@@ -114,8 +113,8 @@ impl Work {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// CPU time of the threads and processes that look for names (ns). That of the main thread is left out, and that of the thread that
-    /// spools, which books its own.
+    /// CPU time of the threads and processes that look for names (ns), without the main thread and without the spooling
+    /// thread, which books its own.
     fn cpu_ns(&self) -> u64 {
         clock::beside_main_thread_ns().saturating_sub(self.state().spooling_ns)
     }
@@ -124,7 +123,7 @@ impl Work {
         self.is_ending.load(Ordering::Relaxed)
     }
 
-    /// Takes what was left for it beside the queue.
+    /// Takes over new rules, exports and suspects, which do not come through the queue.
     fn look(&mut self) {
         let mut state = self.state();
         let (rules, suspects) = (state.rules.take(), std::mem::take(&mut state.suspects));
@@ -143,9 +142,9 @@ impl Work {
         }
     }
 
-    /// Removes what is too old, and merges as long as there is CPU time for it and no window waits.
+    /// Removes files that are too old, and merges as long as there is CPU time for it and no window waits.
     ///
-    /// Why nothing can be written, if somebody has taken the folder away and it cannot be made anew.
+    /// Returns why nothing can be written: the folder was removed and cannot be created again.
     fn look_after(&mut self) -> Option<String> {
         if let Err(error) = self.store.look_over(&self.now()) {
             return Some(error.to_string());
@@ -170,7 +169,7 @@ impl Work {
         now(&self.boot)
     }
 
-    /// Names a window and writes it; why it was not kept, if it was not.
+    /// Names and stores a window. Returns why it was not kept, if so.
     fn keep(&mut self, unnamed_window: UnnamedWindow, handed_ns: u64) -> Option<String> {
         let (target, labels) = (unnamed_window.window.target.clone(), unnamed_window.window.labels.clone());
         let (bytes, spooled) = (unnamed_window.bytes, unnamed_window.spooled.clone());
@@ -205,7 +204,7 @@ impl Work {
         None
     }
 
-    /// Names the next window that an earlier process left, and writes it.
+    /// Names and stores the next window that an earlier process left.
     fn name_leftover(&mut self) {
         if self.is_ending() {
             return self.leftovers.clear(); // the next process names them
@@ -223,7 +222,7 @@ impl Work {
                 return tracing::warn!("{file}, which was left without names, cannot be read ({cause})");
             }
         };
-        // It was named already, if the process ended before it had removed the file.
+        // It was stored already if the process ended before it could remove the spool file.
         if !self.store.has_time_of(&window) {
             let is_same_boot = window.boot == self.boot;
             let symbols = self.symbols.clone();
@@ -244,7 +243,7 @@ impl Work {
     }
 
     fn name_and_write(&mut self, unnamed_window: UnnamedWindow, handed_ns: u64) -> WindowOutcome {
-        // What is named are other people's files: nothing in them may end this thread.
+        // Windows contain data from other programs' files: nothing in them may end this thread.
         let outcome =
             catch_unwind(AssertUnwindSafe(|| self.try_to_name_and_write(unnamed_window, handed_ns)));
         outcome.unwrap_or_else(|_| {
@@ -303,13 +302,13 @@ impl Work {
     }
 }
 
-/// What became of a window.
+/// The result of naming and storing a window.
 enum WindowOutcome {
-    /// It is in the store; how many of its samples have no name.
+    /// Stored; `unnamed` of its samples have no name.
     Stored { unnamed: u64 },
-    /// It is in the spool, for the next process.
+    /// Left in the spool, for the next process.
     Spooled,
-    /// Why.
+    /// Lost, with the reason.
     Lost(String),
 }
 
@@ -322,11 +321,11 @@ fn now(boot: &str) -> Now {
     Now { unix_ns: clock::unix_ns(), boot: boot.to_owned(), monotonic_ns: clock::monotonic_ns() }
 }
 
-/// A window's way through the pace.
+/// Paces the naming of one window.
 struct Pacing<'a> {
     work: &'a mut Work,
     handed_ns: u64,
-    /// CPU time until which it is settled (ns).
+    /// Own CPU time that is settled with the pace (ns).
     settled_ns: u64,
 }
 
@@ -342,7 +341,8 @@ impl<'a> Pacing<'a> {
         self.work.pace.settle(clock::monotonic_ns(), spent_ns);
     }
 
-    /// Waits until there is CPU time for more, or too much waits. The store is looked after meanwhile.
+    /// Waits until there is CPU time for the next object, or until too many windows wait. The store is checked
+    /// meanwhile.
     fn wait(&mut self) {
         self.settle();
         let mut looked = Instant::now();
@@ -357,7 +357,7 @@ impl<'a> Pacing<'a> {
                 looked = Instant::now();
             }
         }
-        self.settled_ns = self.work.cpu_ns(); // what others did meanwhile is not for names
+        self.settled_ns = self.work.cpu_ns(); // time of other threads during the wait is not for names
     }
 
     fn is_crowded(&self) -> bool {

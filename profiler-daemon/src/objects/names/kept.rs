@@ -11,22 +11,23 @@ use super::super::loaded::Loaded;
 use super::super::memory::SymbolMemory;
 use super::{About, Equal, Found, NameRoom, Naming, Sharing, lock};
 
-/// What is not known well is looked for again after so long at first, and at last (ns): a debug file may have come.
+/// What is not known well is looked for again after this pause (ns): a debug file may have been installed. It doubles,
+/// up to `LONGEST_PAUSE_NS`.
 const FIRST_PAUSE_NS: u64 = 100_000_000_000;
 const LONGEST_PAUSE_NS: u64 = 6_400_000_000_000;
 /// What an address and an interned text take beside their bytes.
 const ENTRY_BYTES: usize = size_of::<(u64, Entry)>() + 8;
 const TEXT_BYTES: usize = 40;
 
-/// Names that one object or list has told.
+/// Names from one object or list.
 #[derive(Default)]
 pub(crate) struct KeptNames {
     kept: Mutex<Kept>,
-    /// The object as it was read, until there is need of its room.
+    /// The object as it was read, until its memory is needed.
     loaded: Mutex<Option<Box<Loaded>>>,
-    /// Whether files that hold the same tell them.
+    /// Whether the names are shared with files of equal content.
     sharing: Mutex<Sharing>,
-    /// Whether the room knows of this.
+    /// Whether [`NameRoom`] lists this already.
     is_entered: AtomicBool,
 }
 
@@ -36,33 +37,33 @@ struct Kept {
     /// The texts of all entries, each once.
     texts: FxHashSet<Arc<str>>,
     about: Option<About>,
-    /// Room that is taken; given back at the end.
+    /// Memory that the names take (bytes); returned when they are dropped.
     bytes: u64,
     memory: Option<SymbolMemory>,
-    /// Whether names of this were given up since it was read last.
+    /// Whether names were dropped since the object was last read.
     is_read_again: bool,
-    /// When what is not known well is looked for again, and how long after that (ns).
+    /// When what is not known well is looked for again, and the pause after that (ns).
     retry_ns: Option<u64>,
     pause_ns: u64,
 }
 
 struct Entry {
-    /// The last naming that asked for it.
+    /// The last naming that used it.
     used: u32,
-    /// Whether it may become known better.
+    /// Whether a better answer may be found later.
     is_doubtful: bool,
     found: Result<Box<[Frame]>, Arc<Unknown>>,
 }
 
 impl KeptNames {
-    /// What is known of addresses, in their order; what is to be looked for anew is not.
+    /// What is known of `addresses`, in their order; `None` for those that have to be looked up again.
     pub(crate) fn known(&self, addresses: &[u64], now: Naming) -> Vec<Option<Found>> {
         let mut kept = lock(&self.kept);
         if kept.retry_ns.is_some_and(|retry_ns| now.at_ns >= retry_ns) {
             kept.pause_ns = (2 * kept.pause_ns).clamp(FIRST_PAUSE_NS, LONGEST_PAUSE_NS);
             kept.retry_ns = None;
             kept.remove(|entry| entry.is_doubtful);
-            drop(self.take_loaded()); // it would tell the same
+            drop(self.take_loaded()); // it would give the same answers
         }
         let mut known = |address: &u64| {
             let entry = kept.entries.get_mut(address)?;

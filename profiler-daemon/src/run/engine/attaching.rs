@@ -30,19 +30,19 @@ use crate::sys::alarm::SwitchAlarm;
 use crate::sys::{limits, procfs};
 
 const SECOND_NS: u64 = 1_000_000_000;
-/// The same for the way to attach in the first second of a run: at every step.
+/// Interval of [`Engine::each_second`] in the first second of a run: every step (ns).
 const EARLY_LOOK_NS: u64 = MIN_STEP_NS;
 /// The shortest time between two reopenings for the sake of new threads (ns).
 const ADOPT_EVERY_NS: u64 = 1_000_000_000;
-/// The same where the rate has fallen to this share since, so that clocks that threads inherited sample too often.
+/// [`ADOPT_EVERY_NS`] if the rate has fallen to `TOO_OFTEN` of what it was: inherited clocks then sample too often.
 const ADOPT_SOON_NS: u64 = 100_000_000;
 const TOO_OFTEN: f64 = 0.8;
-/// Events of threads that may be opened in a second, unless it is for another way to attach or other CPUs.
+/// Events of threads that may be opened in a second, except for a change of the attach mode or of CPUs.
 const OPENS_PER_SECOND: u64 = 400;
 
-/// How often the switches of a target without events of its threads are looked at (ns).
+/// How often the switches of a target without events of its threads are read (ns).
 const PAST_EVERY_NS: u64 = 60_000_000_000;
-/// Rings of the alarm in a second after which there is no better way.
+/// Alarms in a second after which the alarm is off until the next second: no other way is better.
 const RINGS: u32 = 2;
 
 /// Switches of a target while events of its threads are not open: whether they would be a way.
@@ -56,7 +56,7 @@ pub(super) struct Past {
 #[derive(Clone, Copy, Default)]
 pub(super) struct Adopted {
     pub(super) at_ns: u64,
-    /// Threads that had been created; those that come later inherit a clock.
+    /// Threads created by then; later ones inherit a clock.
     pub(super) threads_created: u64,
     pub(super) rate_hz: f64,
 }
@@ -73,7 +73,7 @@ pub(super) struct Seen {
 }
 
 impl<L: DecisionLog> Engine<L> {
-    /// Opens the clocks anew if the samples seen ask for it.
+    /// Reopens the clocks if necessary.
     pub(super) fn maintain(&mut self, now_ns: u64) {
         if self.session.take_program_changed() {
             self.session.choice.program_changed();
@@ -92,7 +92,7 @@ impl<L: DecisionLog> Engine<L> {
         let attach_changed = std::mem::take(&mut self.attach_changed);
         let machine_changed = attach_changed | std::mem::take(&mut self.cpus_changed);
         let machine_changed = machine_changed | std::mem::take(&mut self.reports_changed);
-        // What does not spoil what is sampled meanwhile waits until events of threads may be opened again.
+        // Changes that do not spoil samples meanwhile wait until events of threads may be opened again.
         let can_wait = sampled_otherwise || self.members_changed;
         let is_due = machine_changed || has_new_threads || can_wait && may_reopen;
         if !is_due {
@@ -102,7 +102,7 @@ impl<L: DecisionLog> Engine<L> {
         self.settings.method = self.session.choice.method();
         self.settings.stack_bytes = self.session.copy.bytes();
         if self.sampler.is_inside() {
-            let _ = self.sampler.open_incoming(Attachment::Inside, self.settings); // which changes them and opens nothing
+            let _ = self.sampler.open_incoming(Attachment::Inside, self.settings); // only changes settings
             return;
         }
         let attachment = self.next_attachment();
@@ -132,7 +132,7 @@ impl<L: DecisionLog> Engine<L> {
         }
     }
 
-    /// What clocks are attached to from now on.
+    /// What the next clocks are attached to.
     fn next_attachment(&self) -> Attachment {
         match (self.attach.mode(), &self.group) {
             (AttachMode::Cpu, _) => Attachment::Cpus,
@@ -141,8 +141,8 @@ impl<L: DecisionLog> Engine<L> {
         }
     }
 
-    /// Whether it is time to open clocks for threads that have come: one that a thread inherited keeps the period
-    /// it was born with, one of its own can be retuned.
+    /// Whether it is time to open clocks for new threads: an inherited clock keeps the period it was born with, a
+    /// thread's own clock can be retuned.
     fn has_new_threads(&self, now_ns: u64) -> bool {
         let has_slowed = self.controller.rate_hz() < TOO_OFTEN * self.adopted.rate_hz;
         let pause_ns = if has_slowed { ADOPT_SOON_NS } else { ADOPT_EVERY_NS };
@@ -153,7 +153,7 @@ impl<L: DecisionLog> Engine<L> {
             && self.session.processes.threads_created() > self.adopted.threads_created
     }
 
-    /// Whether so few events of threads are to be opened, or were opened so long ago, that it may be done again.
+    /// Whether clocks may be reopened: there are few events of threads, or they were opened long enough ago.
     fn may_reopen(&self, now_ns: u64) -> bool {
         let opens = self.sampler.clock_count() as u64;
         self.attach.mode().follows_by_itself()
@@ -161,7 +161,8 @@ impl<L: DecisionLog> Engine<L> {
             || now_ns.saturating_sub(self.adopted.at_ns) >= opens * 1_000_000_000 / OPENS_PER_SECOND
     }
 
-    /// What is looked at once a second, and more often at first: which CPUs there are, and who is in the control group.
+    /// Checks done once a second, and more often at first: which CPUs are online, and which processes are in the
+    /// control group.
     pub(super) fn each_second(&mut self, now_ns: u64) {
         self.next_second_ns =
             now_ns + if self.session.elapsed_ns() < SECOND_NS { EARLY_LOOK_NS } else { SECOND_NS };
@@ -202,7 +203,7 @@ impl<L: DecisionLog> Engine<L> {
         self.alarm.as_ref().is_some_and(SwitchAlarm::is_watching)
     }
 
-    /// Watches out for storms of switches of few threads, where there is another way than events of their own.
+    /// Sets the alarm for storms of switches, for few threads and if there is another way than events of their own.
     pub(super) fn set_alarm(&mut self) {
         let threads = match self.sampler.attachment() {
             Attachment::Tasks(threads) if self.sampler.few_threads() && !self.attach.is_fixed() => {
@@ -219,7 +220,7 @@ impl<L: DecisionLog> Engine<L> {
         }
     }
 
-    /// What rings when the target should be looked at before the pause is over.
+    /// The alarm that ends a pause early, if there is one.
     pub(crate) fn alarm(&self) -> Option<&SwitchAlarm> {
         self.alarm.as_ref()
     }
@@ -237,13 +238,13 @@ impl<L: DecisionLog> Engine<L> {
             self.go_another_way();
             return (switches, true);
         }
-        // What the way that was left still costs says nothing about the one in force.
+        // The remaining cost of the former way says nothing about the present one.
         let switches = match self.sampler.attachment() {
             Attachment::Tasks(_) | Attachment::Inside => switches,
             Attachment::Cpus | Attachment::Cgroup(_) => switches + self.switches.after_leaving(now_ns),
         };
         if let Some(alarm) = self.alarm.as_mut().filter(|alarm| alarm.rings() >= RINGS) {
-            alarm.silence(); // whatever they cost, there is no better way; until the next second
+            alarm.silence(); // no other way is better, whatever they cost; off until the next second
         }
         if self.attach.misses_short_lived() && !self.sampler.is_inside() {
             self.note(explain::short_lived(self.access.cpu_wide));
@@ -251,7 +252,7 @@ impl<L: DecisionLog> Engine<L> {
         (switches, false)
     }
 
-    /// What happened since the last look, as far as it depends on the way to attach.
+    /// What happened since the last look, as the choice of the attach mode needs it.
     fn observe(&mut self, switches: u64) -> Observed {
         let Counts { samples, foreign, foreign_side_records: foreign_records, ends, .. } =
             self.session.counts;
@@ -262,8 +263,8 @@ impl<L: DecisionLog> Engine<L> {
         let foreign_records = now.foreign_records.saturating_sub(last.foreign_records) as f64;
         let ends = now.ends.saturating_sub(last.ends) as f64;
         let samples = now.samples.saturating_sub(last.samples) as f64;
-        // At the rate that is wanted: what others' samples take from it is part of what they cost. Of one target among many,
-        // as it is, without own time: both are the host's.
+        // At the wanted rate: what samples of other processes take from it is part of their cost. One target among many
+        // is judged at its present rate and without own time, because both depend on the host's budget.
         let alone = self.resting.is_none();
         let wanted = if alone { self.wanted_hz() / self.controller.rate_hz() } else { 1.0 };
         let non_target_sample_ns =

@@ -1,4 +1,4 @@
-//! Steps in which nothing can have changed: they are taken as often as others, and next to nothing is done in them.
+//! Calm steps, in which nothing can have changed: they come as often as full ones, but do almost nothing.
 //!
 //! A step that takes stock costs a quarter of a millisecond where others use the caches meanwhile, most of it to fetch the code
 //! that it runs. Ten of them a second were more than a hundred samples of a target that computes.
@@ -9,18 +9,18 @@ use super::pace::LONGEST_STEP_S;
 use super::{DecisionLog, Engine};
 use crate::sampler::perf::Attachment;
 
-/// Stock is taken this often at least (ns), and as often as this share of the run so far: the anytime law falls quickly at first.
+/// A full step is taken at least this often (ns), and once in `SHARE_OF_RUN` of the run so far: the anytime law falls
+/// quickly at first.
 const LONGEST_CALM_NS: u64 = 500_000_000;
 const SHARE_OF_RUN: u64 = 10;
-/// A step is no calm one where more than this share of a budget is spent in it.
+/// A step is not calm if it spends more than this share of a budget.
 const CALM_SPENDING: f64 = 0.5;
-/// What a sample may cost more than is reckoned with.
+/// A step is not calm if its samples cost more than this multiple of the usual cost.
 const CALM_COST: f64 = 1.5;
 
 impl<L: DecisionLog> Engine<L> {
-    /// Whether nothing can have come up since stock was taken last that would be decided now: no rate that would change, no
-    /// thread or code that has come or gone, no storm, and no more than half of either budget spent. `so_far` is what has
-    /// happened since.
+    /// Whether nothing has happened since the last full step (`so_far`) that a full step would act on: no change of the
+    /// rate, no thread or code that came or went, no storm of switches, and at most half of either budget spent.
     pub(super) fn is_calm(&self, now_ns: u64, so_far: &Reading) -> bool {
         let pause_ns = now_ns.saturating_sub(self.stepped_ns) + self.slack_ns();
         let longest_ns = LONGEST_CALM_NS.min(self.session.elapsed_ns() / SHARE_OF_RUN);
@@ -34,8 +34,8 @@ impl<L: DecisionLog> Engine<L> {
             && self.last_decision.is_some_and(|decided| is_settled(&decided) && self.spends_little(&decided, so_far))
     }
 
-    /// Whether a storm of switches would be heard of without a look at the threads: by the alarm, or since nobody looks more
-    /// often than once a second.
+    /// Whether a storm of switches would be noticed without reading the threads' switches now: by the alarm, or because
+    /// they are only read once a second anyway.
     fn storms_would_ring(&self) -> bool {
         let by_threads = matches!(self.sampler.attachment(), Attachment::Tasks(_));
         let is_looked_at = by_threads && self.sampler.few_threads() || self.switches.linger();
@@ -44,7 +44,7 @@ impl<L: DecisionLog> Engine<L> {
 
     fn spends_little(&self, decided: &Decision, so_far: &Reading) -> bool {
         if decided.bound_by == BoundBy::Fixed {
-            return true; // no budget is kept
+            return true; // there is no budget to keep
         }
         let samples = so_far.samples.max(1) as f64;
         let sample = self.costs.sample(so_far.frames as f64 / samples, so_far.stack_bytes as f64 / samples);
@@ -60,20 +60,20 @@ impl<L: DecisionLog> Engine<L> {
             && own_ns <= CALM_SPENDING * own_ratio * wall_ns
     }
 
-    /// Whether the step after a calm one has nothing to do: no period would be redrawn in it, and what may come until the one
-    /// after that spends little, whatever a sample costs.
+    /// Whether the step after a calm one can be skipped: it would redraw no period, and even the most expensive samples
+    /// until the step after it spend little.
     pub(super) fn may_skip_step(&self) -> bool {
         Dither::redraw_ns(self.settings.period_ns) >= 2 * Dither::redraw_ns(0)
             && self.has_room_for_a_jump(2.0 * LONGEST_STEP_S)
     }
 
-    /// What there is to do in a calm step: periods are redrawn, so that no program's rhythm meets that of its samples.
+    /// A calm step only redraws periods, so that samples do not lock onto a program's own rhythm.
     pub(super) fn stay_calm(&mut self) {
         self.sampler.redraw();
     }
 }
 
-/// Whether the rate stays what it is but for what the law asks for: no budget is at its end.
+/// Whether only the law can change the rate: no budget is used up.
 fn is_settled(decided: &Decision) -> bool {
     let by_law = matches!(decided.bound_by, BoundBy::Law | BoundBy::Floor | BoundBy::Fixed);
     by_law && matches!(decided.reason, Reason::Hold | Reason::Fixed | Reason::Retune)

@@ -1,4 +1,4 @@
-//! Targets that are control groups: which processes are in one, enter it and leave it.
+//! Targets that are control groups: which processes join and leave them.
 
 use profiler_core::attach::AttachMode;
 
@@ -11,7 +11,8 @@ use crate::sys::{clock, family, procfs};
 const MEET_NS: u64 = 50_000_000;
 
 impl<L: DecisionLog> Engine<L> {
-    /// Who has come into the target's group by itself, or left it; and whether a group is still the target's own.
+    /// Finds processes that have joined or left the target's group, and checks whether a group is still the target's
+    /// own.
     pub(super) fn look_at_members(&mut self) {
         let uses_group = self.attach.offers_group() || self.attach.mode() == AttachMode::Cgroup;
         let own = self.group.as_ref().filter(|_| uses_group);
@@ -24,7 +25,7 @@ impl<L: DecisionLog> Engine<L> {
         let missing: Vec<u32> = live.filter(|pid| members.binary_search(pid).is_err()).collect();
         if self.session.group().is_some() {
             missing.into_iter().for_each(|pid| self.session.leave(pid));
-            self.joining = new.into(); // whoever is not met now is found again
+            self.joining = new.into(); // those not met now are found again
             self.meet_joining();
         } else if !missing.into_iter().all(procfs::has_ended) {
             self.attach_changed |= self.attach.lose_group().is_some();
@@ -34,9 +35,9 @@ impl<L: DecisionLog> Engine<L> {
         }
     }
 
-    /// Processes that belong to the target from now on, and some that do no longer, as its owner has found out.
+    /// Processes have joined or left the target, according to its owner.
     pub(crate) fn told(&mut self, joined: &[u32], left: &[u32]) {
-        // Of those that have ended the last samples may be on their way, and the last reading is yet to come.
+        // Processes that have ended may still have samples on the way, and need a last reading.
         for &pid in left {
             match procfs::has_ended(pid) {
                 true => self.session.may_have_ended(pid),
@@ -49,7 +50,7 @@ impl<L: DecisionLog> Engine<L> {
         self.meet_joining();
     }
 
-    /// Follows those who have joined, as many as there is time for at once: rings fill meanwhile.
+    /// Follows processes that have joined, for a limited time: rings fill meanwhile.
     pub(super) fn meet_joining(&mut self) {
         let until_ns = clock::monotonic_ns().saturating_add(MEET_NS);
         let mut came = false;
@@ -68,7 +69,7 @@ impl<L: DecisionLog> Engine<L> {
         }
     }
 
-    /// Processes that are other targets', and some that are no longer. Whoever is in the group that the target is, stays.
+    /// Processes have joined or left other targets. If the target is a control group, its members stay.
     pub(crate) fn leave_to_others(&mut self, others: &[u32], no_longer: &[u32]) {
         if self.session.group().is_none() {
             no_longer.iter().for_each(|&pid| self.session.include(pid));
@@ -82,18 +83,18 @@ impl<L: DecisionLog> Engine<L> {
         nobody_known && self.session.group().is_none_or(|group| others_in(group).is_empty())
     }
 
-    /// Whether the group is gone that the target is: events of it see nobody any more.
+    /// Whether the target's control group was removed: events of it sample nothing any more.
     pub(crate) fn group_is_gone(&self) -> bool {
         self.session.group().is_some_and(|group| group.is_gone())
     }
 
-    /// Whether whoever comes when nobody is left can be sampled by the events that there are, or by others in their place. Of
-    /// processes that had a group to themselves nobody knows where the next ones will be.
+    /// Whether a process that comes after the last one has left can be sampled by the present events, or by others in
+    /// their place. For processes in a group of their own, it is unknown where the next ones will be.
     pub(crate) fn takes_newcomers(&self) -> bool {
         self.session.group().is_some() || self.attach.mode() != AttachMode::Cgroup
     }
 
-    /// Whether nobody can come any more: into a group that was removed. Other targets do not wait for anybody.
+    /// Whether no process can join any more, because the group was removed. Other targets do not wait for processes.
     pub(crate) fn nobody_can_come(&self) -> bool {
         self.session.group().is_none_or(|group| group.is_gone())
     }

@@ -17,7 +17,8 @@ use super::{DecisionLog, Engine};
 use crate::sys::alarm::SwitchAlarm;
 use crate::sys::clock;
 
-/// Time between two looks at the rings where a sample's cost could jump: it must not go unseen for a whole step.
+/// Time between two reads of the rings if a sample's cost could jump, so that a jump does not go unnoticed for a whole
+/// step (ns).
 const LOOK_NS: u64 = 25_000_000;
 /// Time between two looks at the rings in the beginning, where stacks are deeper than their copies (ns): the rest is read from the
 /// process, which may soon run another program, and no earlier stack completes the first.
@@ -28,15 +29,17 @@ const BEGINNING_NS: u64 = 300_000_000;
 const HARMLESS_JUMP: f64 = 2.0;
 /// The longest step, unless it is doubled (s).
 pub(super) const LONGEST_STEP_S: f64 = 0.11;
-/// The longest pause of a target that rests is a step, doubled so often: until then a burst is sampled at the rate that an idle
-/// target is granted, which no burst turns into much.
+/// Most times that a step is doubled while a target rests. A burst that begins in such a pause is sampled at the rate
+/// of an idle target, so its cost stays small.
 const LONGEST_REST: u32 = 4;
-/// A target whose samples are as far apart (ns) is looked at half as often, one that is sampled twice as rarely a quarter as
-/// often, and so on: of ten looks between two samples, nine only cost.
+/// If samples of a target are this far apart (ns), its steps are half as frequent; at twice the distance a quarter, and
+/// so on. Of ten steps between two samples, nine would only cost.
 const RARE_NS: f64 = 250_000_000.0;
-/// So often it is doubled at most where the mappings of a process are read when it is first sampled: it should live then.
+/// Most times that a step is doubled for rare samples, if a process' mappings are read at its first sample: it should
+/// live then.
 const MOST_RARE_UNTOLD: u32 = 2;
-/// What one target among many is early or late for no wake-up of its own (ns), and how often that is doubled while it rests.
+/// How much earlier or later one target among many may be stepped to share a wake-up (ns), and how often that is
+/// doubled while it rests.
 const SLACK_NS: u64 = 20_000_000;
 const LONGEST_SLACK: u32 = 5;
 
@@ -54,7 +57,7 @@ pub(super) struct Rest {
 }
 
 impl<L: DecisionLog> Engine<L> {
-    /// How long to sleep from now on.
+    /// How long to sleep now.
     pub(crate) fn pause(&self, now_ns: u64) -> Duration {
         let until_step = self.next_step_ns.saturating_sub(now_ns);
         let looks = self.samples_came && self.cost_may_jump() && !self.has_room_for_a_jump(LONGEST_STEP_S)
@@ -66,7 +69,7 @@ impl<L: DecisionLog> Engine<L> {
             (false, false) => u64::MAX,
         };
         let burst_ns = self.bursts.ends_ns().map_or(u64::MAX, |ends_ns| ends_ns.saturating_sub(now_ns));
-        // While nothing comes, half a ring may fill before somebody looks, and not a quarter.
+        // While nothing comes, rings may fill to half, instead of a quarter, before they are read.
         let rests = self.resting.is_some_and(|rest| rest.quiet_steps > 0);
         let fill_ns = self.sampler.time_to_fill_ns().saturating_mul(if rests { 2 } else { 1 });
         Duration::from_nanos(until_step.min(look_ns).min(burst_ns).min(fill_ns))

@@ -14,7 +14,7 @@ use crate::sys::clock;
 pub(crate) struct Figures {
     /// What sampling cost.
     pub(crate) account: Account,
-    /// What a sample costs at its end.
+    /// What a sample costs at the end of the part.
     pub(crate) cost: SampleCost,
     /// What the kernel's handler takes, where it was timed.
     pub(crate) handler: Option<FieldFigures>,
@@ -33,7 +33,7 @@ pub(crate) struct Figures {
     pub(crate) duration_ns: u64,
     /// CPU time the scheduler charged to the target (ns).
     pub(crate) target_cpu_ns: u64,
-    /// How much of it passed while events sampled it (ns), where that is known.
+    /// The part of it while events sampled it (ns), if known.
     pub(crate) counted_ns: Option<u64>,
     /// Our own CPU time while sampling (ns).
     pub(crate) self_cpu_ns: u64,
@@ -49,7 +49,7 @@ pub(crate) struct Figures {
     pub(crate) kernel_seen: bool,
 }
 
-/// Where the part of the run began that is collected next.
+/// Where the next part of the run begins.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Part {
     start_unix_ns: u64,
@@ -94,7 +94,7 @@ impl<L: DecisionLog> Engine<L> {
         }
     }
 
-    /// What holds whatever was collected.
+    /// The figures that do not depend on what was collected.
     pub(super) fn figures(&self) -> Figures {
         Figures {
             account: Account::default(),
@@ -120,7 +120,7 @@ impl<L: DecisionLog> Engine<L> {
         }
     }
 
-    /// The history so far; the next one begins with the rate in force.
+    /// The history so far; the next one starts with the present rate.
     fn take_history(&mut self) -> Vec<RateChange> {
         let going_on = self.history.last().map(|last| RateChange { at_s: 0.0, ..last.clone() });
         std::mem::replace(&mut self.history, going_on.into_iter().collect())

@@ -16,8 +16,8 @@ pub(super) struct Reports {
 }
 
 impl<L: DecisionLog> Engine<L> {
-    /// Gives up records of mappings that are too dear, or asks for them again. Who samples one target alone wants all names,
-    /// and is told what they cost.
+    /// Stops records of mappings if they are too expensive, or requests them again. A target that is sampled alone
+    /// keeps all names, and the user sees what they cost.
     pub(super) fn look_at_reports(&mut self, now_ns: u64) {
         let Some(decided) = self.last_decision.filter(|_| self.resting.is_some()) else { return };
         let (target_cpu_ns, counts) = (self.session.target_cpu_ns(), &self.session.counts);

@@ -13,47 +13,47 @@ use crate::cgroup::Cgroup;
 use crate::sampler::session::{Collected, Counts, Owner, Owners, Session, Share};
 use crate::sys::clock;
 
-/// Samples from which it is known what one of a target costs.
+/// Samples from which the cost of one target's sample is known.
 const FEW: f64 = 50.0;
-/// Of the samples of the past so many still count after a second: those of half a minute decide.
+/// Share of the earlier samples that still counts after a second: samples of about half a minute decide.
 const REMEMBERED: f64 = 0.97;
-/// A target that uses less than this share of a CPU is not slowed down by anything that could be noticed.
+/// A target that uses less than this share of a CPU cannot be slowed down noticeably.
 const BARELY_RUNS_CPUS: f64 = 0.01;
 
-/// What all of them were charged.
+/// What all targets were charged.
 #[derive(Default)]
 pub(super) struct Shares {
     of: BTreeMap<Owner, Charged>,
-    /// What had been spent and counted, non-target samples included, and when it was booked last (ns).
+    /// What had been spent and counted at the last booking, non-target samples included, and its time (ns).
     spent: Spend,
     counted: Counts,
     booked_ns: u64,
 }
 
-/// What one of them was charged.
+/// What one target was charged.
 struct Charged {
     /// Bound on its slowdown (share of its CPU time).
     budget_ratio: f64,
-    /// What it is one of.
+    /// The replicas of its service.
     replicas: Replicas,
     account: Account,
-    /// Since it was cut last.
+    /// Since its last cut.
     part: Account,
-    /// What had been counted at its last cut, and when it was booked last.
+    /// What had been counted at its last cut, and at its last booking.
     cut: Counts,
     cut_cpu_ns: f64,
     booked: Counts,
     booked_cpu_ns: f64,
-    /// Samples, frames and bytes of late.
+    /// Recent samples, frames and bytes, decayed.
     recent: [f64; 3],
     recent_cpus: f64,
     lost: u64,
 }
 
-/// How one of them is.
+/// The status of one target.
 #[derive(Clone, Copy)]
 pub(crate) struct ShareStatus<'a> {
-    /// Of all the time.
+    /// Since it entered.
     pub(crate) account: &'a Account,
     pub(crate) counts: Counts,
     /// CPU time that it used (ns).
@@ -79,13 +79,14 @@ impl Charged {
         }
     }
 
-    /// What it was charged for since it was booked last: samples, frames and bytes.
+    /// Samples, frames and bytes that it was charged for since the last booking.
     fn since(&self, counts: &Counts) -> [f64; 3] {
         let since = counts.since(&self.booked);
         [since.samples as f64, since.frames as f64, since.stack_bytes as f64]
     }
 
-    /// What a sample of it costs, where that is known, by the prices of a sample, a frame and a byte (ns).
+    /// The cost of one of its samples (ns), from the prices of a sample, a frame and a byte; `None` with too few
+    /// samples.
     fn sample_ns(&self, prices_ns: &[f64; 3]) -> Option<f64> {
         let [samples, ..] = self.recent;
         let cost_ns: f64 = self.recent.iter().zip(prices_ns).map(|(count, price)| count * price).sum();
@@ -94,8 +95,8 @@ impl Charged {
 }
 
 impl<L: DecisionLog> Engine<L> {
-    /// One more target shares the clocks from now on: with a bound on its slowdown, and perhaps a control group that it is; `is_rest` says
-    /// that whoever is nobody else's is his.
+    /// One more target shares the clocks from now on, with `budget_ratio` as the bound on its slowdown; it may be the
+    /// control group `group`. `is_rest`: it also gets the processes of no other target.
     pub(crate) fn enter_share(
         &mut self,
         owner: Owner,
@@ -108,14 +109,14 @@ impl<L: DecisionLog> Engine<L> {
         self.shares.of.entry(owner).or_insert_with(|| Charged::new(budget_ratio)).budget_ratio = budget_ratio;
     }
 
-    /// One that shares is one of so many replicas from now on; the rate follows when shares are booked.
+    /// The target is one of `replicas` from now on; the rate follows at the next booking.
     pub(crate) fn join_fleet(&mut self, owner: Owner, replicas: Replicas) {
         if let Some(charged) = self.shares.of.get_mut(&owner) {
             charged.replicas = replicas;
         }
     }
 
-    /// It does no more.
+    /// The target no longer shares the clocks.
     pub(crate) fn leave_share(&mut self, owner: Owner) {
         if let Some(owners) = &mut self.session.owners {
             owners.end(owner);
@@ -123,9 +124,9 @@ impl<L: DecisionLog> Engine<L> {
         self.shares.of.remove(&owner);
     }
 
-    /// How each of them is.
+    /// The status of each target.
     pub(crate) fn share_statuses(&self) -> BTreeMap<Owner, ShareStatus<'_>> {
-        // The same for all, and not for nothing.
+        // Read once, since it is the same for all and costs time.
         let (usual_ns, prices_ns) = (self.controller.cost().target.mean_ns, self.controller.parts_ns());
         let status = |(owner, share): (Owner, &'_ Share)| {
             let charged = self.shares.of.get(&owner)?;
@@ -140,7 +141,8 @@ impl<L: DecisionLog> Engine<L> {
         self.session.owners.iter().flat_map(Owners::shares).filter_map(status).collect()
     }
 
-    /// Books what was spent since the last time on each, and bounds the rate by the one that is slowed down most.
+    /// Books what was spent since the last call on each target, and bounds the rate by the target that is slowed down
+    /// most.
     pub(crate) fn book_shares(&mut self) {
         let (Some(owners), now_ns) = (&self.session.owners, clock::monotonic_ns()) else { return };
         let spent = *self.controller.account().spent();
@@ -158,7 +160,7 @@ impl<L: DecisionLog> Engine<L> {
         let lost = self.session.counts.lost.saturating_sub(self.shares_lost());
         for (owner, since, counts, cpu_ns) in of_each {
             let Some(charged) = self.shares.of.get_mut(&owner) else { continue };
-            // What was counted before it was known whose it is comes later than what it is a part of.
+            // Samples that waited for their target arrive here later than in the total that they are a part of.
             let part = |at: usize| if all[at] > 0.0 { (since[at] / all[at]).min(1.0) } else { 0.0 };
             let spend = new.part([part(0), part(1), part(2)]);
             let used_ns = (cpu_ns - charged.booked_cpu_ns).max(0.0);
@@ -180,7 +182,7 @@ impl<L: DecisionLog> Engine<L> {
         self.shares.of.values().map(|charged| charged.lost).sum()
     }
 
-    /// All share the rate: the one whose samples are the dearest for its budget bounds it.
+    /// All targets share one rate: the target that can afford the fewest of its samples bounds it.
     fn bound_rate(&mut self) {
         let prices_ns = self.controller.parts_ns();
         let held_up = self.controller.held_up();
@@ -193,7 +195,7 @@ impl<L: DecisionLog> Engine<L> {
         self.controller.bound_rate(dearest_hz);
     }
 
-    /// What was collected for one of them since its last cut, with its figures; it goes on from there.
+    /// What was collected for one target since its last cut, with its figures; the next cut begins here.
     pub(crate) fn cut_share(&mut self, owner: Owner) -> Option<(Collected, Figures)> {
         let once = self.session.begin_once();
         self.book_shares();
@@ -206,17 +208,17 @@ impl<L: DecisionLog> Engine<L> {
         with_figures
     }
 
-    /// The same for several.
+    /// [`Self::cut_share`] for several targets.
     pub(crate) fn cut_shares(&mut self, of: &[Owner]) -> Vec<(Owner, Collected, Figures)> {
         self.cut_many(|session| session.cut_shares(of))
     }
 
-    /// The same for all of them.
+    /// [`Self::cut_share`] for all targets.
     pub(crate) fn cut_all_shares(&mut self) -> Vec<(Owner, Collected, Figures)> {
         self.cut_many(Session::cut_all_shares)
     }
 
-    /// The same: sampling has ended.
+    /// [`Self::cut_share`] for all targets when sampling has ended.
     pub(crate) fn finish_shares(&mut self) -> Vec<(Owner, Collected, Figures)> {
         self.cut_many(Session::finish_shares)
     }
@@ -239,7 +241,7 @@ impl<L: DecisionLog> Engine<L> {
         all
     }
 
-    /// The figures of one of them, of which `of_all` has what is the same for all.
+    /// The figures of one target. `of_all` has what is the same for all.
     fn share_figures(&mut self, owner: Owner, span: &Range<u64>, of_all: &Figures) -> Option<Figures> {
         let share = self.session.owners.as_ref()?.share(owner)?;
         let (counts, cpu_ns) = (share.counts, share.cpu_ns);
@@ -265,7 +267,7 @@ impl<L: DecisionLog> Engine<L> {
         })
     }
 
-    /// The rates from then on (ns), beginning with the one in force.
+    /// The rates since `start_ns`, beginning with the one in force then.
     fn history_since(&self, start_ns: u64) -> Vec<RateChange> {
         let at_s = self.since_begin_s(start_ns);
         let later =
@@ -273,7 +275,7 @@ impl<L: DecisionLog> Engine<L> {
         self.history[in_force_at(&self.history, at_s)..].iter().map(later).collect()
     }
 
-    /// Drops the rates that no open window was sampled at.
+    /// Drops rates from before the oldest open window.
     fn forget_old_history(&mut self) {
         if let Some(oldest_ns) = self.session.owners.as_ref().and_then(Owners::oldest_start_ns) {
             let in_force = in_force_at(&self.history, self.since_begin_s(oldest_ns));
@@ -286,7 +288,7 @@ impl<L: DecisionLog> Engine<L> {
     }
 }
 
-/// Where the change is that was in force at a moment since the run began (s).
+/// Index of the rate that was in force at `at_s` (s since the run began).
 fn in_force_at(history: &[RateChange], at_s: f64) -> usize {
     history.partition_point(|change| change.at_s <= at_s).saturating_sub(1)
 }

@@ -8,29 +8,30 @@ use crate::sampler::perf::Attachment;
 use crate::sampler::switches::Switches;
 use crate::sys::{clock, procfs};
 
-/// Either is looked at this often (ns), and for the first time after so long: the kernel counts a machine's CPU time in ticks.
+/// How often switches, or the CPUs of other processes, are read (ns). The first reading comes after `FIRST_LOOK_NS`:
+/// the kernel counts a machine's CPU time in ticks.
 const LOOK_EVERY_NS: u64 = 1_000_000_000;
 const FIRST_LOOK_NS: u64 = 100_000_000;
 /// Threads whose switches are read while they have no events.
 const FEW_THREADS: usize = 8;
-/// What switches cost from which it matters what others do (CPU time per wall time).
+/// Cost of switches from which the load of other processes matters (CPU time per wall time).
 const WORTH_A_LOOK: f64 = 0.001;
-/// Own CPU time for a sample that hit somebody else (ns): it is read and thrown away.
+/// Own CPU time for a sample of another process, which is read and thrown away (ns).
 pub(crate) const NON_TARGET_OWN_NS: f64 = 2_000.0;
 
-/// What was looked at last.
+/// The latest estimates.
 #[derive(Default)]
 pub(super) struct Ways {
     others: Others,
     switches: Switches,
     looked_ns: Option<u64>,
-    /// Whether it matters what others do.
+    /// Whether the load of other processes matters.
     asks_for_others: bool,
     foreseen: Foreseen,
 }
 
 impl Ways {
-    /// Nothing was looked at yet but what others did while the target was watched.
+    /// Nothing is known yet, except the `cpus` that other processes kept busy while the target was watched.
     pub(super) fn beside(cpus: Option<f64>) -> Self {
         Self { others: Others { cpus, ..Others::default() }, ..Self::default() }
     }
@@ -43,22 +44,22 @@ struct Others {
     target_ns: u64,
     own_ns: u64,
     at_ns: u64,
-    /// CPUs that others kept busy, once that is known.
+    /// CPUs that other processes kept busy, once known.
     cpus: Option<f64>,
 }
 
 impl<L: DecisionLog> Engine<L> {
-    /// Begins to count what others do.
+    /// Starts to measure the load of other processes.
     pub(super) fn begin_ways(&mut self, now_ns: u64) {
         if !self.attach.is_fixed() && self.resting.is_none() {
             self.ways.others = self.others_at(now_ns);
         }
     }
 
-    /// Foresees what the ways that are not in force would cost; the one that is has seen so many switches in `wall_ns`.
+    /// Estimates what the other ways to attach would cost; under the present one there were `switches` in `wall_ns`.
     pub(super) fn foresee_ways(&mut self, now_ns: u64, switches: u64, wall_ns: f64) {
         if self.attach.is_fixed() || self.resting.is_some() {
-            return; // one target among many has a host's budget, and its CPUs are everybody's
+            return; // the host's budget decides for one target among many
         }
         let switch_ns = self.costs.per_switch_ns.mean_ns;
         let switches_cpus = switches as f64 * switch_ns / wall_ns.max(1.0);
@@ -78,23 +79,25 @@ impl<L: DecisionLog> Engine<L> {
         self.attach.foresee(self.ways.foreseen);
     }
 
-    /// The way to attach is another one from now on.
+    /// Another way to attach is in force from now on.
     pub(super) fn go_another_way(&mut self) {
         (self.ways.switches, self.ways.looked_ns) = (Switches::default(), None);
         (self.ways.foreseen, self.ways.asks_for_others) = (Foreseen::default(), false);
     }
 
-    /// What samples of others cost who keep so many CPUs busy, at the rate that is wanted (CPU time per wall time).
+    /// What samples of other processes cost if these keep `cpus` CPUs busy, at the wanted rate (CPU time per wall
+    /// time).
     fn non_target_cpus(&self, cpus: f64) -> f64 {
         cpus * self.wanted_hz() * self.non_target_sample_ns() * 1e-9
     }
 
-    /// What a sample of somebody else costs, with what the profiler does about it.
+    /// What a sample of another process costs (ns), including the profiler's work.
     pub(super) fn non_target_sample_ns(&self) -> f64 {
         self.controller.cost().target.mean_ns + NON_TARGET_OWN_NS
     }
 
-    /// The rate that the law asks for, as far as the target may be slowed down: whole CPUs may not reach it.
+    /// The rate that the law asks for within the slowdown budget (samples per CPU-second); events of whole CPUs may not
+    /// reach it.
     pub(super) fn wanted_hz(&self) -> f64 {
         let wanted = |decided: profiler_core::rate::Decision| {
             decided.unbounded_rate_hz.min(decided.budget_cap_hz).max(decided.rate_hz)
@@ -112,7 +115,8 @@ impl<L: DecisionLog> Engine<L> {
         }
     }
 
-    /// Looks at what others have done, if it matters and it is time to; to be called when the target's CPU time was just read.
+    /// Measures the load of other processes, if it matters and is due; to be called right after the target's CPU time
+    /// was read.
     pub(super) fn look_at_others(&mut self, now_ns: u64) {
         let last = self.ways.others;
         let wall_ns = now_ns.saturating_sub(last.at_ns);

@@ -20,14 +20,14 @@ use crate::symbol_process::{NotRead, OpenFiles, ReadObject, Wanted};
 /// Where the names of one object come from.
 pub(super) enum Source {
     Object(Box<Loaded>),
-    /// Nowhere: it cannot be read.
+    /// It cannot be read, for this reason.
     Unreadable(Unknown),
-    /// Nowhere: it is not there.
+    /// It does not exist, for this reason.
     Missing(Unknown),
 }
 
 impl Source {
-    /// The names at each of these addresses of an object, or why they are not known, and what told them.
+    /// Reads the names at each of these addresses of an object, or why they are unknown; also returns the source.
     pub(super) fn read(
         object: &ObjectSnapshot,
         objects: &Objects,
@@ -45,14 +45,14 @@ impl Source {
         (Self::Unreadable(unknown.clone()), addresses.iter().map(|_| Err(unknown.clone())).collect())
     }
 
-    /// Reads what tells the names of an object, unless that is still in memory.
+    /// Opens the source of an object's names, unless it is still in memory.
     fn open(
         object: &ObjectSnapshot,
         objects: &Objects,
         debuginfod: Option<&Arc<Debuginfod>>,
         equal: Option<&Equal>,
     ) -> Self {
-        // What stayed may be of another's file, which says nothing of this one.
+        // The source in memory may be another target's file, which says nothing about this one.
         if let Some(missing) = equal.and_then(|_| object.missing()) {
             return Self::Missing(remedy::missing(&missing));
         }
@@ -76,7 +76,7 @@ impl Source {
             Content::File(file) => {
                 read_there(object, file, objects, limits, equal.zip(proof.clone()), &files)
             }
-            // It is of the kernel.
+            // An image of the kernel's.
             Content::Image(image) => {
                 read_here(object, Arc::clone(image) as Arc<dyn ReadAt>, limits.all_bytes)
             }
@@ -87,7 +87,7 @@ impl Source {
         })
     }
 
-    /// Whether something was read that was not what all hold who share the names.
+    /// Whether something was read that may differ between the files that share the names.
     pub(super) fn is_doubtful(&self) -> bool {
         match self {
             Self::Object(loaded) => !loaded.is_proven(),
@@ -96,7 +96,7 @@ impl Source {
         }
     }
 
-    /// What there is to say of it beside names.
+    /// Facts about the object besides its names.
     pub(super) fn about(&self) -> About {
         let Self::Object(loaded) = self else { return About::default() };
         let facts = loaded.object.facts();
@@ -105,12 +105,12 @@ impl Source {
             build_id: facts.build_id.clone(),
             too_large: facts.warnings.iter().find(is_too_large).cloned(),
             is_partial: loaded.object.is_partial(),
-            // There is nothing more to be found.
+            // Nothing better can be found later.
             is_final: facts.has_debug_info && facts.warnings.is_empty(),
         }
     }
 
-    /// What it takes of memory at most, beside what is counted as held (bytes).
+    /// Most memory that it takes, besides what is counted as held (bytes).
     pub(super) fn bytes_in_use(&self) -> u64 {
         match self {
             Self::Object(loaded) => loaded.bytes_in_use(),
@@ -137,7 +137,7 @@ impl Source {
         }
     }
 
-    /// Keeps what was told for the next cut, and what told it.
+    /// Keeps the names and their source for the next cut.
     pub(super) fn keep(self, names: &Arc<KeptNames>, cut: &Cut, about: About, told: &[(u64, Found)]) {
         let room = &cut.objects.names;
         match self {
@@ -146,21 +146,21 @@ impl Source {
                 room.keep_loaded(names, loaded);
             }
             Self::Unreadable(_) => names.keep(room, cut.naming, about, told),
-            // Another target may have the same object from where it is still there.
+            // Another target may see the object at its path.
             Self::Missing(_) => {}
         }
     }
 }
 
-/// The names of this object, or of all that hold the same.
+/// The names of this object, or those of all files with equal content.
 pub(super) fn names_of<'a>(object: &'a ObjectSnapshot, equal: Option<&'a Equal>) -> &'a Arc<KeptNames> {
     equal.map_or(&object.names, |equal| &equal.names)
 }
 
-/// Times that an object is read again, of which less is read each time: see [`crate::symbol_process`].
+/// Most attempts to read an object, with less content each time: see [`crate::symbol_process`].
 const TRIES: usize = 4;
 
-/// Reads an object in the symbolizer process, or here where there can be none.
+/// Reads an object in the symbolizer process, or in this one if there is none.
 fn read_there(
     object: &ObjectSnapshot,
     file: &HeldFile,
@@ -203,7 +203,7 @@ fn read_there(
     }
 }
 
-/// Nothing but the symbol table: debug information can be made to end whoever reads it.
+/// Reads only the symbol table: debug information can be crafted to crash its reader.
 fn read_here(
     object: &ObjectSnapshot,
     bytes: Arc<dyn ReadAt>,
@@ -219,7 +219,7 @@ struct DebugFilesOf {
     view: View,
     roots: Roots,
     debuginfod: Option<Arc<Debuginfod>>,
-    /// Names are read for others too.
+    /// Set if the names are shared with other files.
     for_all: Option<Arc<DebugFilesForAll>>,
 }
 

@@ -1,5 +1,6 @@
-//! A cut as a profile without names, and back: what waits to be named is written so, and is named by a later process if this one
-//! is killed. In place of a build id, a module has what tells its file from all others.
+//! Converts a cut into a profile without names, and back: it is written like this while it waits for names, so that a
+//! later process can name it if this one is killed. In place of a build id, a module has what distinguishes its file
+//! from all others.
 
 use profiler_core::aggregate::{Aggregate, Stack, Tally};
 use profiler_core::profile::{
@@ -16,11 +17,11 @@ use crate::objects::{Missing, ObjectStore, Symbols};
 
 const KERNEL: &str = "[kernel]";
 const VDSO: &str = "[vdso]";
-/// Processes through which files are looked for that are not where we see them.
+/// Most processes through which files are looked for that are not at their own path here.
 const MOST_PIDS: usize = 64;
 
 impl Cut {
-    /// All of it but the names. `scale` takes the weights to CPU time of the target.
+    /// The cut without names. `scale` converts the weights to CPU time of the target.
     pub(crate) fn unnamed(&self, scale: f64, run: &Run) -> SymbolizedProfile {
         let mut profile = SymbolizedProfile {
             windows: self.aggregate.windows.clone(),
@@ -46,8 +47,7 @@ impl Cut {
         module_info(id, object, About { build_id: identity, ..About::default() })
     }
 
-    /// The same cut again, and its run. Objects are those that are there now; those of the kernel only if it is the same
-    /// boot.
+    /// The cut again, and its run. Objects are opened as they are now; those of the kernel only in the same boot.
     pub(crate) fn of_unnamed(
         profile: SymbolizedProfile,
         is_same_boot: bool,
@@ -74,7 +74,7 @@ impl Cut {
         };
         let ids: Vec<FrameId> = locations.iter().map(|location| frames.intern(frame(location))).collect();
         if windows.is_empty() {
-            // They were left out, since there were too many.
+            // There were too many windows, so they were left out.
             windows.push(Window { start_ns: 0, end_ns: (run.duration_s * 1e9) as u64 });
         }
         let tallies = stacks.iter().map(tallies).collect();

@@ -1,4 +1,4 @@
-//! What sampling itself took of the time that samples stand for.
+//! Subtracts the cost of sampling from the time that samples stand for.
 //!
 //! The period between two samples of a clock includes the cost of the first, in which the program did nothing; it is
 //! subtracted from the second. So a function that runs for longer than a period pays for its own samples, deep stacks
@@ -6,9 +6,9 @@
 
 use rustc_hash::FxHashMap;
 
-/// The last cost on so many clocks is remembered.
+/// Most clocks whose last cost is remembered.
 const MOST_CLOCKS: usize = 1 << 16;
-/// Of a sample's time at least this share stays.
+/// Share of a sample's time that always remains.
 const LEAST: f64 = 0.1;
 
 /// A clock that takes samples: an event of the kernel's, or a thread's own timer.
@@ -19,7 +19,7 @@ pub(super) enum Clock {
 }
 
 impl Clock {
-    /// That of a sample of this event, or of none, on a thread.
+    /// The clock of a sample of this event, or, without an event, of the thread.
     pub(super) fn of(stream_id: u64, tid: u32) -> Self {
         if stream_id > 0 { Self::Event(stream_id) } else { Self::Thread(tid) }
     }
@@ -31,19 +31,19 @@ pub(super) struct Charged {
     /// A sample without its stack, a frame, a byte (ns).
     prices_ns: [f64; 3],
     last_ns: FxHashMap<Clock, f64>,
-    /// In the present window (ns).
+    /// Subtracted in the open window (ns).
     window_ns: f64,
     /// In the windows since the last cut (ns).
     windows_ns: f64,
 }
 
 impl Charged {
-    /// What a sample costs from now on: without its stack, for a frame and for a byte of it (ns).
+    /// Sets the prices of a sample without its stack, of a frame and of a byte (ns).
     pub(super) fn set_prices(&mut self, prices_ns: [f64; 3]) {
         self.prices_ns = prices_ns;
     }
 
-    /// What the program did in the time that a sample stands for (ns). The first one of a clock counts for itself.
+    /// The part of a sample's time in which the program ran (ns). The first sample of a clock pays its own cost.
     pub(super) fn done_ns(&mut self, clock: Clock, weight_ns: u64, frames: u64, bytes: u64) -> u64 {
         let cost_ns = self.cost_ns(frames, bytes);
         let before_ns = self.remember(clock, cost_ns).unwrap_or(cost_ns);
@@ -53,7 +53,7 @@ impl Charged {
         (weight_ns - charged_ns).round() as u64
     }
 
-    /// A sample of the same clock hit somebody else.
+    /// A sample of this clock hit a process that is not the target's.
     pub(super) fn hit_non_target(&mut self, clock: Clock, bytes: u64) {
         let cost_ns = self.cost_ns(0, bytes);
         self.remember(clock, cost_ns);
@@ -71,7 +71,7 @@ impl Charged {
         self.last_ns.insert(clock, cost_ns)
     }
 
-    /// A window has ended, in which a sample stands for so much more, as others were lost.
+    /// Ends a window. Each sample counts `factor` times, to make up for lost ones.
     pub(super) fn end_window(&mut self, factor: f64) {
         self.windows_ns += factor * std::mem::take(&mut self.window_ns);
     }

@@ -1,22 +1,23 @@
-//! What processes used by the kernel's account, beside what their samples stand for.
+//! CPU time of processes by the kernel's account, compared with the time that their samples stand for.
 //!
-//! A process that lives has a clock, which is exact. Of one that has ended since its clock was read last, samples are all there is.
+//! The clock of a live process is exact. For a process that has ended since its clock was last read, the samples are
+//! the only source.
 
 use rustc_hash::FxHashMap;
 
 use crate::sys::clock;
 
-/// Processes that are known at most: more than that do not live at a time.
+/// Most known processes: fewer live at a time.
 const MOST: usize = 1 << 17;
 
 /// What is known of one.
 #[derive(Clone, Copy, Debug, Default)]
 struct ProcessClock {
-    /// What it showed when it was read last (ns).
+    /// Its clock at the last reading (ns).
     read_ns: u64,
     /// What the samples since then stand for (ns).
     sampled_ns: f64,
-    /// Whether it was not known until now whose it is: nobody is told what it used.
+    /// Whether its target is still unknown: its CPU time is then not reported.
     is_waiting: bool,
 }
 
@@ -50,13 +51,13 @@ impl ClockedCpu {
         self.cpu_ns += weight_ns as f64;
     }
 
-    /// It has ended, or is another's from now on.
+    /// A process has ended, or belongs to another target from now on.
     pub(super) fn left(&mut self, pid: u32) {
         self.cpu_ns += self.clocks.read_one(pid).unwrap_or(0.0);
         self.clocks.ended(pid);
     }
 
-    /// Until now (ns).
+    /// The total so far (ns).
     pub(super) fn read(&mut self) -> u64 {
         self.cpu_ns += self.clocks.read(true).into_iter().map(|(_, off_ns)| off_ns).sum::<f64>();
         self.total_ns = self.total_ns.max(self.cpu_ns as u64);
@@ -72,7 +73,7 @@ impl ProcessClocks {
         }
     }
 
-    /// One is met that may have run for long: what it used before is nobody's.
+    /// A process was found that may have run for long: its earlier CPU time counts for no target.
     pub(super) fn met(&mut self, pid: u32) {
         if self.clocks.len() < MOST {
             let now =
@@ -81,31 +82,31 @@ impl ProcessClocks {
         }
     }
 
-    /// It waits to be looked at.
+    /// A process waits for a scan.
     pub(super) fn is_waiting(&mut self, pid: u32) {
         self.clocks.entry(pid).and_modify(|clock| clock.is_waiting = true);
     }
 
-    /// It was.
+    /// A scan has assigned a process.
     pub(super) fn is_known(&mut self, pid: u32) {
         self.clocks.entry(pid).and_modify(|clock| clock.is_waiting = false);
     }
 
-    /// A sample of it stands for so much (ns).
+    /// A sample of a process stands for `weight_ns`.
     pub(super) fn sampled(&mut self, pid: u32, weight_ns: u64) {
         if let Some(clock) = self.clocks.get_mut(&pid) {
             clock.sampled_ns += weight_ns as f64;
         }
     }
 
-    /// What it used until a moment that has passed, which only its samples tell.
+    /// Settles the time of a process so far by its samples: the clock cannot be read for a past moment.
     pub(super) fn settle_by_samples(&mut self, pid: u32) {
         if let Some(clock) = self.clocks.get_mut(&pid) {
             clock.read_ns += std::mem::take(&mut clock.sampled_ns) as u64;
         }
     }
 
-    /// It has ended.
+    /// A process has ended.
     pub(super) fn ended(&mut self, pid: u32) {
         self.clocks.remove(&pid);
     }
@@ -117,7 +118,7 @@ impl ProcessClocks {
         asked.filter_map(|(pid, clock)| Some((*pid, clock.read(*pid)?))).collect()
     }
 
-    /// The same for one.
+    /// [`Self::read`] for one process.
     pub(super) fn read_one(&mut self, pid: u32) -> Option<f64> {
         self.clocks.get_mut(&pid).and_then(|clock| clock.read(pid))
     }
@@ -126,7 +127,7 @@ impl ProcessClocks {
 impl ProcessClock {
     fn read(&mut self, pid: u32) -> Option<f64> {
         let now_ns = clock::process_cpu_ns(pid)?;
-        // One that is behind belongs to another process of this number, whose birth was not told.
+        // A clock that went back belongs to a new process with this id, whose birth was not reported.
         let used_ns = now_ns.saturating_sub(self.read_ns) as f64;
         self.read_ns = now_ns;
         Some(used_ns - std::mem::take(&mut self.sampled_ns))

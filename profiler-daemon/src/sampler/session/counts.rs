@@ -2,7 +2,7 @@
 
 use profiler_core::profile::{Outcome, TruncatedBy};
 
-/// All of it, since sampling began.
+/// The counts since sampling began.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Counts {
     /// Samples of the target.
@@ -11,7 +11,7 @@ pub(crate) struct Counts {
     pub(crate) foreign: u64,
     /// Samples for time that another clock sampled too, while clocks were renewed.
     pub(crate) doubled: u64,
-    /// Samples that the kernel dropped, as far as they can have been samples.
+    /// Samples that the kernel dropped, limited to what the clocks can have taken.
     pub(crate) lost: u64,
     /// Other records that it dropped: of mappings and tasks.
     pub(crate) lost_others: u64,
@@ -39,9 +39,9 @@ pub(crate) struct Counts {
     pub(crate) forks: u64,
     /// Mappings, names, forks and exits of non-target processes.
     pub(crate) foreign_side_records: u64,
-    /// Mappings that anybody reported.
+    /// Mappings that any process reported.
     pub(crate) mappings: u64,
-    /// Programs that began, of anybody who was reported.
+    /// Programs that began in any reported process.
     pub(crate) execs: u64,
 }
 
@@ -71,7 +71,7 @@ impl Counts {
         }
     }
 
-    /// Adds what was counted of samples elsewhere.
+    /// Adds sample counts that were kept separately.
     pub(super) fn add_samples(&mut self, other: &Self) {
         self.samples += other.samples;
         self.frames += other.frames;

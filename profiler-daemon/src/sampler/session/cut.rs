@@ -20,24 +20,25 @@ use crate::objects::Objects;
 use crate::roots::View;
 use crate::sys::clock;
 
-/// Of what objects weighed before the last cut, or the last round, so much still counts when it is decided which unwind tables stay.
+/// How much of the earlier weights of objects still counts after a cut or a round, when it is decided which unwind
+/// tables stay.
 const REMEMBERED: f64 = 0.5;
 
-/// What was counted between two cuts, and all that it takes to name it: on any thread, while the session goes on or
-/// after it, whether the processes live or not.
+/// What was counted between two cuts, with everything needed to name it: on any thread, during the session or after it,
+/// whether or not the processes still live.
 pub(crate) struct Collected {
     /// Its windows count from the beginning of `span`.
     pub(crate) counted: Aggregator,
-    /// What was taken out of the samples' time in it for what they cost (ns).
+    /// Sampling cost that was subtracted from the samples' time (ns).
     pub(crate) charged_ns: f64,
-    /// By the index that stacks have.
+    /// The processes, by the index that stacks use.
     pub(crate) processes: Arc<[ProcessInfo]>,
     pub(crate) objects: Objects,
     /// Names of the code that lies in no file.
     pub(crate) generated: Generated,
-    /// From when until when (ns of the monotonic clock).
+    /// The time range (ns of the monotonic clock).
     pub(crate) span: Range<u64>,
-    /// Whether the session has ended: there is nothing to keep names for.
+    /// Whether the session has ended, so that no names have to be kept for it.
     pub(crate) is_last: bool,
 }
 
@@ -72,8 +73,8 @@ impl Session {
         }
     }
 
-    /// Hands over what was counted since the last cut, or since sampling began. Reads nothing and looks nothing up: what
-    /// takes time is left to whoever names it.
+    /// Hands over what was counted since the last cut, or since sampling began. Reads nothing and looks nothing up:
+    /// slow work is left to the naming.
     pub(crate) fn cut(&mut self) -> Collected {
         self.objects.share_with_names();
         self.hand_over(false)
@@ -83,7 +84,7 @@ impl Session {
     pub(crate) fn finish(mut self) -> Collected {
         self.jit.end(&self.objects.roots);
         let mut collected = self.hand_over(true);
-        drop((self.processes, self.stacks.unwinder)); // they use the tables that make room for names
+        drop((self.processes, self.stacks.unwinder)); // frees the memory of unwind tables for names
         self.objects.release_tables();
         collected.objects = self.objects.snapshot();
         collected
@@ -112,7 +113,7 @@ impl Session {
         collected
     }
 
-    /// Hands over what was counted for one of many targets since it was cut last; the others' goes on.
+    /// Hands over what was counted for one of many targets since its last cut; other targets continue.
     pub(crate) fn cut_share(&mut self, owner: Owner) -> Option<Collected> {
         self.objects.share_with_names();
         let now_ns = self.end_last_window();
@@ -123,7 +124,7 @@ impl Session {
         handed_over
     }
 
-    /// The same for several.
+    /// [`Self::cut_share`] for several targets.
     pub(crate) fn cut_shares(&mut self, of: &[Owner]) -> Vec<(Owner, Collected)> {
         self.objects.share_with_names();
         let now_ns = self.end_last_window();
@@ -136,13 +137,13 @@ impl Session {
         each
     }
 
-    /// The same for all of them.
+    /// [`Self::cut_share`] for all targets.
     pub(crate) fn cut_all_shares(&mut self) -> Vec<(Owner, Collected)> {
         let all: Vec<Owner> = self.owners.iter().flat_map(Owners::shares).map(|(owner, _)| owner).collect();
         self.cut_shares(&all)
     }
 
-    /// The same, as the session ends.
+    /// [`Self::cut_share`] for all targets, at the end of the session.
     pub(crate) fn finish_shares(&mut self) -> Vec<(Owner, Collected)> {
         self.jit.end(&self.objects.roots);
         self.cut_all_shares()
@@ -161,7 +162,7 @@ impl Session {
             true => self.processes.end_round(),
             false => self.processes.cut(), // all samples are handed over
         };
-        // Code that they generated belonged to none of them while they shared an entry.
+        // Their generated code could not be attributed while they shared an entry.
         moved.into_iter().for_each(|pid| self.rereads.owe(pid));
         let waiting = self.owners.iter().flat_map(Owners::waiting);
         let waiting = waiting.filter_map(|pid| self.processes.get(pid));
@@ -188,7 +189,7 @@ impl Session {
             objects: self.objects.snapshot(),
             generated,
             span: start_ns.min(now_ns)..now_ns,
-            is_last: false, // names of one are of use to the others
+            is_last: false, // the other targets can use its names
         })
     }
 
@@ -206,7 +207,7 @@ impl Session {
         });
     }
 
-    /// What objects weigh is remembered where there is no room for all.
+    /// Adds these weights of objects to the remembered ones, if there is no room for all unwind tables.
     fn remember_weights(&mut self, weights: FxHashMap<ObjectId, f64>) {
         if self.objects.is_short_of_room() {
             weights.into_iter().for_each(|(id, weight)| *self.past_weights.entry(id).or_default() += weight);
@@ -217,7 +218,7 @@ impl Session {
         self.processes.live().map(|(_, process)| process.index).collect()
     }
 
-    /// Containers that have ended are held by what is yet to be named alone.
+    /// Releases the roots of ended containers: only windows that wait for names still hold them.
     fn let_go_of_roots(&mut self) {
         if self.objects.roots.foreign_views().is_empty() {
             return;
@@ -229,7 +230,7 @@ impl Session {
     }
 }
 
-/// What objects weigh since the last cut.
+/// Weights of objects since the last cut.
 pub(super) fn present_weights(one: &Aggregator, many: Option<&Owners>) -> FxHashMap<ObjectId, f64> {
     let mut weights = one.object_weights();
     for share in many.into_iter().flat_map(Owners::all) {

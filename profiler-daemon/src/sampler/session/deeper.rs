@@ -1,8 +1,9 @@
 //! The outer part of a stack that is deeper than its copy, read from the memory of the process after the sample.
 //!
-//! What lies beyond a full copy belongs to functions that were called long before the sample, and most of them still run when
-//! it is read. Whether they do is checked: where the copy holds the outermost return address, the memory must hold one into the
-//! same function, which may have called another by now. It has not returned then, and all that is further out is as it was.
+//! Frames beyond a full copy belong to functions that were called long before the sample; most still run when the
+//! memory is read. This is checked: at the place of the copy's outermost return address, the memory must hold a return
+//! address into the same function, which may have called another function by now. Then that function has not returned,
+//! and everything further out is unchanged.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -16,7 +17,7 @@ const MOST_BYTES: usize = 512 << 10;
 const MAX_OPEN: usize = 64;
 const WORD: u64 = 8;
 
-/// Reads what copies lack.
+/// Reads the parts of stacks that copies lack.
 #[derive(Debug, Default)]
 pub(super) struct DeeperStacks {
     /// The memory of each process; `None` where it may not be read.
@@ -25,9 +26,9 @@ pub(super) struct DeeperStacks {
 }
 
 impl DeeperStacks {
-    /// The copy and what lies beyond it now; `places` are the stack pointers in each of the frames that were found, the
-    /// innermost first, and `same_function` says whether two lookup addresses lie in one. `None` where the memory may not be
-    /// read, or the stack has changed since.
+    /// Returns the copy together with what lies beyond it now. `places` are the stack pointers in each frame found,
+    /// innermost first; `same_function` says whether two lookup addresses lie in one function. `None` if the memory may
+    /// not be read, or the stack has changed.
     pub(super) fn read(
         &mut self,
         pid: u32,

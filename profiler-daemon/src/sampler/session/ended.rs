@@ -5,7 +5,7 @@ use rustc_hash::FxHashMap;
 
 /// Names that are kept at a time; more processes than that do not begin between two drains.
 const MOST: usize = 4096;
-/// What a process is called that told nobody.
+/// The name of a process that never reported one.
 const ENDED: &str = "[ended]";
 
 /// The names of processes that no sample has hit.
@@ -13,7 +13,7 @@ const ENDED: &str = "[ended]";
 pub(super) struct Names(FxHashMap<u32, String>);
 
 impl Names {
-    /// A record tells what a process is called.
+    /// Notes a process' name from a record.
     pub(super) fn note(&mut self, pid: u32, name: &str) {
         if self.0.len() >= MOST {
             self.0.clear(); // the ends of most of them were lost
@@ -26,7 +26,7 @@ impl Names {
         self.0.remove(&pid);
     }
 
-    /// What a process was called that is there no more.
+    /// The name of a process that no longer exists.
     pub(super) fn of(&self, pid: u32) -> String {
         self.0.get(&pid).map_or(ENDED, String::as_str).to_owned()
     }

@@ -7,10 +7,10 @@ use std::collections::BTreeSet;
 use profiler_core::record::Task;
 use rustc_hash::FxHashSet;
 
-/// Who is to be looked at.
+/// The processes to check.
 #[derive(Debug, Default)]
 pub(super) struct Exits {
-    /// At the next reading.
+    /// To be checked at the next reading.
     doubtful: BTreeSet<u32>,
     /// They have outlived their first thread: any other may be their last.
     headless: FxHashSet<u32>,
@@ -24,17 +24,17 @@ impl Exits {
         }
     }
 
-    /// A process is said to have ended.
+    /// A process may have ended.
     pub(super) fn doubt(&mut self, pid: u32) {
         self.doubtful.insert(pid);
     }
 
-    /// Whether nobody is to be looked at.
+    /// Whether there is no process to check.
     pub(super) fn is_empty(&self) -> bool {
         self.doubtful.is_empty()
     }
 
-    /// Those that have ended, of these and of who seems to be gone.
+    /// The processes that have ended, among those to check and those in `gone`.
     pub(super) fn take(
         &mut self,
         gone: impl IntoIterator<Item = u32>,

@@ -4,24 +4,24 @@
 
 use super::{Counts, Session};
 
-/// Clocks that are renewed take samples twice for a moment, and periods are random.
+/// Clocks sample twice for a moment when they are renewed, and periods are random.
 const MARGIN: u64 = 2;
-/// So many samples are always thought possible.
+/// This many lost samples are always considered possible.
 const FEW: u64 = 16;
 
-/// The CPU time that lost samples would have stood for, by that of the samples around them: the rate may have been another in
-/// the rest of the window.
+/// CPU time of lost samples, estimated from the samples around them: the rate may have differed in the rest of the
+/// window.
 #[derive(Default)]
 pub(super) struct Losses {
-    /// What had been counted at the last judgement.
+    /// Counts at the last judgement.
     judged: Counts,
     /// When that was (ns).
     judged_ns: u64,
-    /// Samples a second that the clocks can take at most.
+    /// The most samples per second that the clocks can take.
     most_hz: f64,
     /// What the samples since then stand for (ns).
     since_ns: f64,
-    /// Lost samples near which none was taken so far.
+    /// Lost samples without a received sample near them so far.
     unweighed: u64,
     /// What the samples of this window stand for (ns).
     taken_ns: f64,
@@ -30,7 +30,7 @@ pub(super) struct Losses {
 }
 
 impl Losses {
-    /// None yet since then; any number is possible until it is said how many are.
+    /// No losses yet; until the highest rate is set, any number is possible.
     pub(super) fn since(start_ns: u64) -> Self {
         Self { judged_ns: start_ns, most_hz: f64::INFINITY, ..Self::default() }
     }
@@ -60,7 +60,7 @@ impl Losses {
 }
 
 impl Session {
-    /// The clocks can take so many samples a second at most, if every CPU is busy with the target.
+    /// Sets the most samples per second that the clocks can take, if every CPU is busy with the target.
     pub(crate) fn set_most_hz(&mut self, most_hz: f64) {
         self.losses.most_hz = most_hz;
     }
@@ -73,7 +73,7 @@ impl Session {
     /// was doubled among the received ones counts as doubled: a cost without weight.
     pub(crate) fn judge_lost(&mut self, now_ns: u64) {
         let elapsed_ns = now_ns.saturating_sub(std::mem::replace(&mut self.losses.judged_ns, now_ns));
-        let samples = (elapsed_ns as f64 * 1e-9 * self.losses.most_hz) as u64; // of no time at any rate: none
+        let samples = (elapsed_ns as f64 * 1e-9 * self.losses.most_hz) as u64; // 0 if no time has passed
         let since = self.counts.since(&self.losses.judged);
         let others = since.lost.saturating_sub(MARGIN.saturating_mul(samples).saturating_add(FEW));
         let (taken, doubled) = (since.samples + since.foreign, since.doubled);

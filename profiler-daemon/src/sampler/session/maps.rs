@@ -12,10 +12,10 @@ use crate::sys::maps::MappedCode;
 use crate::sys::procfs::Child;
 use crate::sys::{clock, procfs};
 
-/// How often it is decided at most whose unwind tables stay in memory, where there is no room for all.
+/// Shortest time between two decisions which unwind tables stay in memory, if there is no room for all (ns).
 const BETWEEN_REBALANCES_NS: u64 = 2_000_000_000;
 
-/// What became of a mapping.
+/// The result of entering a mapping.
 struct Entered {
     has_room: bool,
     /// Whether its file is an object that could be read.
@@ -47,14 +47,14 @@ impl Session {
         Ok(all.into_iter().map(original).collect())
     }
 
-    /// A record told of a mapping.
+    /// Takes in a mapping from a record.
     pub(super) fn mapping_told(&mut self, mapped: &Mapped) {
         let origin = self.origin(mapped);
         self.mapped(origin.as_ref().unwrap_or(mapped));
     }
 
-    /// Where code without a file comes from that was mapped over a file's. Few are: a file may have been unmapped since, of which
-    /// no record tells, so `/proc` has to say that it is still there.
+    /// The origin of code without a file that was mapped over code of a file. No record reports an unmapped file, so
+    /// `/proc` has to confirm that the file's code is still mapped; such mappings are rare.
     fn origin(&mut self, mapped: &Mapped) -> Option<Mapped> {
         let end = mapped.start.saturating_add(mapped.len);
         let is_over_file = |process: &Process| process.space.has_file_in(mapped.start, end);
@@ -95,7 +95,7 @@ impl Session {
         Entered { has_room, is_object }
     }
 
-    /// A process has very many mappings, perhaps most of them of old: what there is now is read, now and then.
+    /// Rereads a process with very many mappings now and then: most of the known ones may be old.
     fn make_room_for(&mut self, mapped: &Mapped) {
         let generation = self.processes.get(mapped.pid).map_or(0, |process| process.generation);
         if self.rereads.is_worthwhile(mapped.pid, generation, clock::monotonic_ns())
@@ -118,7 +118,7 @@ impl Session {
         }
     }
 
-    /// Of a process that has ended there is nothing to read, and nothing to unwind.
+    /// Reads the mappings of a process, unless it has ended: then there is nothing to read or unwind.
     fn read_maps(&mut self, pid: u32) {
         let once = self.begin_once();
         self.rereads.read(pid);
@@ -130,7 +130,7 @@ impl Session {
         self.spent_once(once);
     }
 
-    /// From now on records tell of mappings, or do not.
+    /// Sets whether records report mappings from now on.
     pub(crate) fn mappings_are_told(&mut self, told: bool) {
         self.mappings_are_told = told;
         if told {
@@ -138,8 +138,8 @@ impl Session {
         }
     }
 
-    /// A sample in memory that nobody has told of: a mapping was missed, by whatever mishap. Where no record tells, code may also
-    /// have been put in the place of other code.
+    /// Rereads mappings after a sample in memory that was never reported. If no record reports mappings, known code may
+    /// also have been replaced.
     pub(super) fn look_for_code(&mut self, sample: &RawSample<'_>, chain: &[u64]) {
         let ip = chain.first().copied().or(sample.regs.map(|regs| regs.ip()));
         let process = self.processes.get(sample.pid);
@@ -155,8 +155,8 @@ impl Session {
         }
     }
 
-    /// A stack that returns to memory that nobody has told of: either no return address, or the code of a mapping that was missed,
-    /// which the next sample is to find.
+    /// Rereads mappings after a stack that returns to memory that was never reported: either it is not a return
+    /// address, or a mapping was missed that the next sample needs.
     pub(super) fn look_for_callers(&mut self, sample: &RawSample<'_>) {
         let generation = self.processes.get(sample.pid).map(|process| process.generation);
         let is_worthwhile = |generation| self.rereads.is_worthwhile(sample.pid, generation, sample.time_ns);
@@ -178,8 +178,8 @@ impl Session {
         Ok(())
     }
 
-    /// Objects that nothing refers to are forgotten when there are many; unwind tables stay by their weight where there
-    /// is no room for all.
+    /// Forgets unused objects if there are many; if there is no room for all unwind tables, the ones with the most
+    /// weight stay.
     pub(crate) fn keep_within_bounds(&mut self) {
         if self.objects.is_crowded() {
             let counted = self.owners.iter().flat_map(Owners::all).map(|share| &share.counted);

@@ -10,23 +10,23 @@ use super::{Owner, Owners, Session};
 use crate::cgroup::Cgroup;
 use crate::sys::{clock, family, procfs};
 
-/// Which processes belong to the target, beside those that it is known to have.
+/// Which processes belong to the target, besides the known ones.
 #[derive(Default)]
 pub(super) struct Members {
-    /// The group, where the target is whatever is in it.
+    /// The control group, if the target is one.
     group: Option<Arc<Cgroup>>,
     /// Whether an unknown process that is sampled belongs to the target.
     pub(super) meets_unknown: bool,
-    /// Processes that don't belong to it even where unknown ones do: those of other targets.
+    /// Processes of other targets: they do not belong to this one, even where unknown processes do.
     pub(super) excluded: FxHashSet<u32>,
-    /// What processes are called that may be met when they have ended.
+    /// Names of processes that may have ended before they are met.
     pub(super) names: Names,
     /// The child that has yet to execute its program.
     pub(super) awaited: Option<u32>,
 }
 
 impl Session {
-    /// A program has ended: its process did, or goes on to be another one.
+    /// A program has ended, because its process ended or executed another one.
     pub(super) fn program_ended(&mut self, pid: u32) {
         self.stacks.earlier.forget_process(pid);
         self.stacks.deeper.forget(pid);
@@ -48,27 +48,27 @@ impl Session {
         self.members.awaited = Some(pid);
     }
 
-    /// The target is whatever is in this group and below, and whatever comes into it; `alone` says that no other target is
-    /// sampled, so that an unknown process must be one that has come into it.
+    /// The target is this control group, with the groups below and all future members. `alone`: no other target is
+    /// sampled, so that any unknown process must be a new member.
     pub(crate) fn follow_group(&mut self, group: Arc<Cgroup>, alone: bool) {
         self.members.meets_unknown = alone;
         self.cpu.follow_group(Arc::clone(&group));
         self.members.group = Some(group);
     }
 
-    /// The targets are many, and all are sampled by this session: every process belongs to one of them, or to none once that is known.
+    /// This session samples many targets: each process belongs to one of them, or to none once that is known.
     pub(crate) fn follow_owners(&mut self) {
         self.follow_everything();
         self.owners = Some(Owners::default());
     }
 
-    /// There are other targets, to which processes may go that this one's have created.
+    /// Declares that there are other targets, which children of this one's processes may join.
     pub(crate) fn is_one_of_many(&mut self) {
         self.clocked_cpu = Some(ClockedCpu::default());
     }
 
-    /// A look has found that a process belongs to this target from now on, or to none. `is_program` says that a process belongs to the
-    /// target for its program: others of that name are taken for its too, if they end before a look.
+    /// A scan has assigned a process to `owner`, or to no target. `is_program`: it belongs there because of its
+    /// program, so that others of that name that end before a scan count for the same target.
     pub(crate) fn assign(&mut self, pid: u32, owner: Option<Owner>, is_program: bool) {
         let process = self.processes.get(pid).map(|process| process.index);
         let program = process.map(|index| self.processes.infos()[index.0 as usize].comm.clone());
@@ -82,13 +82,13 @@ impl Session {
         }
     }
 
-    /// The processes that the present look has seen and of which it was not known before whose they are, such as those that have
-    /// begun another program.
+    /// The processes that the present scan covers and whose target was unknown before, such as those that have executed
+    /// another program.
     pub(crate) fn seen_waiting(&self) -> Vec<u32> {
         self.owners.iter().flat_map(Owners::seen_waiting).collect()
     }
 
-    /// A look at all processes has ended, and each that belongs to a target was assigned.
+    /// A scan of all processes has ended, after each process of a target was assigned.
     pub(crate) fn look_ended(&mut self) {
         let Some(owners) = &mut self.owners else { return };
         let unassigned = owners.look_ended(procfs::has_ended);
@@ -96,7 +96,7 @@ impl Session {
         unassigned.nobodys.into_iter().for_each(|pid| self.let_go(pid));
     }
 
-    /// What a process does is counted no more.
+    /// Stops counting a process.
     pub(super) fn let_go(&mut self, pid: u32) {
         self.clocked_cpu.iter_mut().for_each(|cpu| cpu.left(pid));
         self.program_ended(pid);
@@ -105,14 +105,13 @@ impl Session {
         self.cpu.leave(pid);
     }
 
-    /// The target is every process of the machine but those that are excluded, now and to come.
+    /// The target is every process of the machine, present and future, except the excluded ones.
     pub(crate) fn follow_everything(&mut self) {
         self.members.meets_unknown = true;
         self.cpu.follow_machine();
     }
 
-    /// These processes belong to other targets, which are sampled: they and what they create are none of this one's, and all
-    /// others are.
+    /// Excludes the processes of other targets, with their future children; all other processes belong to this target.
     pub(crate) fn exclude(&mut self, others: &FxHashSet<u32>) {
         let theirs: Vec<u32> =
             self.processes.live().map(|(pid, _)| pid).filter(|pid| others.contains(pid)).collect();
@@ -128,12 +127,12 @@ impl Session {
         }
     }
 
-    /// This process no longer belongs to another target, or has ended.
+    /// A process is no longer excluded: it left the other target, or has ended.
     pub(crate) fn include(&mut self, pid: u32) {
         self.members.excluded.remove(&pid);
     }
 
-    /// The group, where the target is whatever is in it.
+    /// The control group, if the target is one.
     pub(crate) fn group(&self) -> Option<&Arc<Cgroup>> {
         self.members.group.as_ref()
     }
@@ -148,8 +147,8 @@ impl Session {
         self.adopt(pid)
     }
 
-    /// The same by a sample: a process that has ended meanwhile has used CPU time all the same, and is known until the next
-    /// reading. This process is nobody's target.
+    /// [`Self::meet`] for a sampled process. If it has ended meanwhile, its CPU time still counts, and it stays known
+    /// until the next reading. This process is never met.
     pub(super) fn meet_by_sample(&mut self, pid: u32) {
         if !family::is_ours(pid) {
             self.stacks.unwinder.note_change();
@@ -168,7 +167,7 @@ impl Session {
         self.let_go(pid);
     }
 
-    /// A process is to be looked at in the next reading: its end may have been on a record that was lost.
+    /// Checks at the next reading whether a process has ended: the record of its end may have been lost.
     pub(crate) fn may_have_ended(&mut self, pid: u32) {
         self.readings.exits.doubt(pid);
     }

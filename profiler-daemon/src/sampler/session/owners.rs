@@ -24,42 +24,42 @@ use super::clocks::ProcessClocks;
 use crate::cgroup::Cgroup;
 use crate::sys::clock;
 
-/// Processes that wait to be looked at, at most: of more, samples are taken for the target's that they come from.
+/// Most processes that may wait for a scan; any further one is counted at once for its heir.
 const MOST_WAITING: usize = 4_096;
 
-/// Names of programs that are remembered.
+/// Most names of programs that are remembered.
 const MOST_PROGRAMS: usize = 4_096;
 
 /// A target, by the number that the service knows it by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct Owner(pub(crate) u32);
 
-/// What was counted for one of them since it was cut last.
+/// What was counted for one target since its last cut.
 #[derive(Default)]
 pub(crate) struct Share {
     pub(super) counted: Aggregator,
-    /// When that began (ns).
+    /// Start of the time range that the next cut hands over (ns).
     pub(super) start_ns: u64,
-    /// What was taken out of the samples' time for what they cost, in the present window and in those before it (ns).
+    /// Sampling cost that was subtracted from the samples' time, in the open window and in the closed ones (ns).
     pub(super) charged_ns: (f64, f64),
-    /// Since it was there.
+    /// Counts since the target entered; a cut does not reset them.
     pub(crate) counts: Counts,
-    /// The same, CPU time (ns).
+    /// CPU time since then (ns).
     pub(crate) cpu_ns: f64,
-    /// The control group that it is, which has an account of the kernel's.
+    /// The control group that the target is, if it is one: the kernel keeps its account.
     group: Option<GroupAccount>,
 }
 
-/// What a control group used since it was followed.
+/// What a control group used since its target entered.
 struct GroupAccount {
     group: Arc<Cgroup>,
-    /// Whether this process is in it, whose time is no target's.
+    /// Whether this process is in the group; its time counts for no target.
     is_ours: bool,
     base_ns: u64,
 }
 
 impl GroupAccount {
-    /// Of a target that has used so much until now (ns).
+    /// For a target that has used `used_ns` so far.
     fn new(group: Arc<Cgroup>, used_ns: f64) -> Self {
         let is_ours = group.processes().is_ok_and(|pids| pids.contains(&std::process::id()));
         let mut account = Self { group, is_ours, base_ns: 0 };
@@ -73,21 +73,21 @@ impl GroupAccount {
     }
 }
 
-/// A process that was not looked at since it began its program.
+/// A process that no scan has assigned since it began its program.
 struct Waiting {
     share: Share,
-    /// The target that it belongs to if no look finds out more.
+    /// The target that it counts for if no scan says otherwise.
     heir: Option<Owner>,
-    /// Looks that had ended when it began to wait.
+    /// Scans that had begun when it began to wait.
     since_look: u64,
 }
 
-/// What a look at all processes has assigned to no target.
+/// Processes that a scan has assigned to no target.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Unassigned {
-    /// Those that belong to none, not even to that of the rest.
+    /// Processes that belong to no target, not even to `rest`.
     pub(super) nobodys: Vec<u32>,
-    /// Those that have ended.
+    /// Processes that have ended.
     pub(super) ended: Vec<u32>,
 }
 
@@ -95,28 +95,28 @@ pub(super) struct Unassigned {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Sampled {
     pub(super) pid: u32,
-    /// What it stands for, and what of that the program did (ns).
+    /// CPU time that the sample stands for, and the part of it that the program ran (without the sampling cost; ns).
     pub(super) weight_ns: u64,
     pub(super) done_ns: u64,
     pub(super) frames: u64,
     pub(super) stack_bytes: u64,
-    /// Whether its outer frames are those of an earlier one.
+    /// Whether its outer frames were taken from an earlier sample.
     pub(super) is_completed: bool,
 }
 
-/// All of them.
+/// The targets of a session, and which process belongs to which.
 #[derive(Default)]
 pub(crate) struct Owners {
     shares: BTreeMap<Owner, Share>,
     of: FxHashMap<u32, Owner>,
     /// Processes that belong to no target.
     nobodys: FxHashSet<u32>,
-    /// The target that has the processes of no other.
+    /// The target that has the processes of no other target.
     rest: Option<Owner>,
     waiting: FxHashMap<u32, Waiting>,
-    /// The target that has the processes of a name, of those that were looked at; none where several have.
+    /// Names of programs whose processes all belong to one target; `None` if several targets have some.
     programs: FxHashMap<String, Option<Owner>>,
-    /// Looks that have ended.
+    /// Scans that have begun.
     looks: u64,
     pub(super) clocks: ProcessClocks,
 }
@@ -138,7 +138,7 @@ impl Share {
         (outcome, function)
     }
 
-    /// Ends a window, in which a sample stands for so much more, as others were lost.
+    /// Ends a window. Each sample counts `factor` times, to make up for lost ones.
     pub(super) fn end_window(&mut self, now_ns: u64, factor: f64) {
         if !self.counted.is_quiet() {
             self.counted.close_window(now_ns.saturating_sub(self.start_ns), factor);
@@ -153,7 +153,7 @@ impl Share {
         self.cpu_ns += other.cpu_ns;
     }
 
-    /// Hands over what was counted; what is counted from now on begins at this moment.
+    /// Hands over what was counted, and the subtracted cost (ns). The next cut begins at `now_ns`.
     pub(super) fn cut(&mut self, now_ns: u64) -> (Aggregator, f64) {
         self.start_ns = now_ns;
         (self.counted.cut(), std::mem::take(&mut self.charged_ns.1))
@@ -161,7 +161,7 @@ impl Share {
 }
 
 impl Owners {
-    /// One more target is sampled from this moment on, which may be a control group; `is_rest` says that it has the processes of no other.
+    /// Adds a target, which may be the control group `group`. `is_rest`: it also gets the processes of no other target.
     pub(crate) fn enter(&mut self, owner: Owner, group: Option<Arc<Cgroup>>, is_rest: bool, now_ns: u64) {
         let share = self.shares.entry(owner).or_insert_with(|| Share::begun_at(now_ns));
         share.group = group.map(|group| GroupAccount::new(group, share.cpu_ns));
@@ -170,7 +170,7 @@ impl Owners {
         }
     }
 
-    /// A target is sampled no more: what was counted for it since its last cut is dropped.
+    /// Removes a target. What was counted for it since its last cut is dropped.
     pub(crate) fn end(&mut self, owner: Owner) {
         self.shares.remove(&owner);
         self.of.retain(|_, of| *of != owner);
@@ -186,22 +186,22 @@ impl Owners {
         self.shares.is_empty()
     }
 
-    /// The targets, with what was counted for each.
+    /// The targets, with their counts.
     pub(crate) fn shares(&self) -> impl Iterator<Item = (Owner, &Share)> {
         self.shares.iter().map(|(owner, share)| (*owner, share))
     }
 
-    /// Where the open window began that is open longest (ns).
+    /// The start of the oldest open window (ns).
     pub(crate) fn oldest_start_ns(&self) -> Option<u64> {
         self.shares.values().map(|share| share.start_ns).min()
     }
 
-    /// The processes that wait for a look.
+    /// The processes that wait for a scan.
     pub(super) fn waiting(&self) -> impl Iterator<Item = u32> {
         self.waiting.keys().copied()
     }
 
-    /// Those whose windows began by then (ns), the oldest first.
+    /// The targets whose windows began by `at_ns`, the oldest first.
     pub(crate) fn begun_by(&self, at_ns: u64) -> Vec<Owner> {
         let begun = self.shares.iter().filter(|(_, share)| share.start_ns <= at_ns);
         let mut begun: Vec<(u64, Owner)> = begun.map(|(owner, share)| (share.start_ns, *owner)).collect();
@@ -217,7 +217,7 @@ impl Owners {
         self.shares.get_mut(&owner)
     }
 
-    /// All that is counted, for targets and for processes that wait.
+    /// All counts: of targets, and of processes that wait.
     pub(super) fn all(&self) -> impl Iterator<Item = &Share> {
         self.shares.values().chain(self.waiting.values().map(|waiting| &waiting.share))
     }
@@ -226,13 +226,13 @@ impl Owners {
         self.shares.values_mut().chain(self.waiting.values_mut().map(|waiting| &mut waiting.share))
     }
 
-    /// What the process that this is about is counted under.
+    /// Where the samples of process `pid` are counted.
     pub(super) fn counted_of(&self, pid: u32) -> Option<&Aggregator> {
         let waiting = self.waiting.get(&pid).map(|waiting| &waiting.share);
         waiting.or_else(|| self.shares.get(&self.of(pid)?)).map(|share| &share.counted)
     }
 
-    /// Whether it is known that a process belongs to no target.
+    /// Whether a process is known to belong to no target.
     pub(super) fn is_nobodys(&self, pid: u32) -> bool {
         self.nobodys.contains(&pid)
     }
@@ -241,7 +241,7 @@ impl Owners {
         self.of.get(&pid).copied()
     }
 
-    /// A process was looked at: it belongs to this target from now on, else to that of the rest, else to none.
+    /// A scan has assigned a process: to `owner`, otherwise to `rest`, otherwise to no target.
     pub(super) fn assign(&mut self, pid: u32, owner: Option<Owner>) {
         let owner = owner.filter(|owner| self.shares.contains_key(owner)).or(self.rest);
         if let Some(waiting) = self.waiting.remove(&pid) {
@@ -262,7 +262,8 @@ impl Owners {
         }
     }
 
-    /// A process belongs to a target with a sampler of its own from now on. What it did while it waited is no other's.
+    /// A process now belongs to a target with a sampler of its own. What it did while it waited counts for no target
+    /// here.
     pub(super) fn leave(&mut self, pid: u32) {
         match self.waiting.remove(&pid) {
             Some(waiting) => self.settle(pid, waiting, None),
@@ -273,7 +274,7 @@ impl Owners {
         self.clocks.ended(pid);
     }
 
-    /// What a process did while it waited is its target's.
+    /// Adds what a process did while it waited to the counts of `owner`, or drops it without one.
     fn settle(&mut self, pid: u32, waiting: Waiting, owner: Option<Owner>) {
         self.clocks.is_known(pid);
         if let Some(share) = owner.and_then(|owner| self.shares.get_mut(&owner)) {
@@ -281,10 +282,10 @@ impl Owners {
         }
     }
 
-    /// A process was created: it belongs to its parent's target.
+    /// A process was created: it counts for its parent's target.
     pub(super) fn forked(&mut self, pid: u32, parent: u32) {
         self.clocks.born(pid);
-        self.of.remove(&pid); // of a process that had its number, and whose end was not told
+        self.of.remove(&pid); // left from an earlier process with this id, whose end was not reported
         self.nobodys.remove(&pid);
         match self.waiting.get(&parent).map(|waiting| waiting.heir) {
             Some(heir) => self.wait(pid, heir),
@@ -298,7 +299,8 @@ impl Owners {
         }
     }
 
-    /// A process begins another program. What it did until now stays where it is.
+    /// A process called `execve`. What it did so far stays with its target (or its heir, if it was waiting); from now
+    /// on it is counted separately until a scan assigns it.
     pub(super) fn executes(&mut self, pid: u32) {
         let heir = match self.waiting.remove(&pid) {
             Some(waiting) => {
@@ -313,7 +315,7 @@ impl Owners {
         self.wait(pid, heir);
     }
 
-    /// A process was sampled that no record may have told of; its parent, where that is known.
+    /// A process was sampled that may be unknown here. `parent` is given if known.
     pub(super) fn met(&mut self, pid: u32, parent: Option<u32>) {
         let is_known = self.waiting.contains_key(&pid) || self.of.contains_key(&pid) || self.is_nobodys(pid);
         if !is_known {
@@ -335,7 +337,7 @@ impl Owners {
         self.clocks.is_waiting(pid);
     }
 
-    /// Counts a sample; none if the process belongs to no target.
+    /// Counts a sample; `None` if the process belongs to no target.
     pub(super) fn add(
         &mut self,
         process: &Process,
@@ -351,7 +353,7 @@ impl Owners {
         Some(share.add(process, chain, sampled))
     }
 
-    /// A process of this name belongs to this target.
+    /// Notes that `owner` has a process of this name.
     pub(super) fn note_program(&mut self, program: String, owner: Owner) {
         if self.programs.len() < MOST_PROGRAMS || self.programs.contains_key(&program) {
             let of = self.programs.entry(program).or_insert(Some(owner));
@@ -359,10 +361,10 @@ impl Owners {
         }
     }
 
-    /// A process has ended, which was called so. If it was not looked at, it belongs to the target that has all others of its name, if
-    /// one has, else to its parent's.
+    /// A process named `program` has ended. If no scan has assigned it, it counts for the target that has all other
+    /// processes of its name, or else for its heir.
     pub(super) fn ended(&mut self, pid: u32, program: Option<&str>) {
-        self.read_clock(pid); // it is there until its parent has waited for it
+        self.read_clock(pid); // readable until its parent has waited for it
         self.clocks.ended(pid);
         self.of.remove(&pid);
         self.nobodys.remove(&pid);
@@ -373,32 +375,34 @@ impl Owners {
         }
     }
 
-    /// A look at all processes begins. Those that wait by now and are not assigned by its end belong to the rest.
+    /// A scan of all processes begins. Those that wait now and are not assigned by its end belong to `rest`.
     pub(crate) fn look_begins(&mut self) {
         self.looks += 1;
     }
 
-    /// The processes that waited already when the present look began, or the last one: it has seen them.
+    /// The processes that already waited when the current or last scan began: that scan covers them.
     pub(super) fn seen_waiting(&self) -> impl Iterator<Item = u32> {
         let is_seen = |(pid, waiting): (&u32, &Waiting)| (waiting.since_look < self.looks).then_some(*pid);
         self.waiting.iter().filter_map(is_seen)
     }
 
-    /// It has ended. Of the processes that waited and were not assigned, those that live belong to the target of the rest, or to none.
-    /// The others were gone before the look came to them, which says nothing of whose they were: they wait until their end is told.
+    /// The scan has ended. Of the covered processes that it did not assign, the live ones belong to `rest`, or to no
+    /// target. The others ended before the scan read them, so it says nothing about their target: they wait until their
+    /// end is reported.
     pub(super) fn look_ended(&mut self, has_ended: impl Fn(u32) -> bool) -> Unassigned {
         let (ended, live): (Vec<u32>, Vec<u32>) = self.seen_waiting().partition(|pid| has_ended(*pid));
         live.iter().for_each(|pid| self.assign(*pid, None));
         Unassigned { nobodys: live.into_iter().filter(|pid| self.is_nobodys(*pid)).collect(), ended }
     }
 
-    /// Reads what each process used that was sampled since the last time, or each of them: its share follows the kernel's account.
+    /// Corrects the CPU time of targets by the clocks of their processes: of those sampled since the last call, or of
+    /// all (`is_each`).
     pub(super) fn read_clocks(&mut self, is_each: bool) {
         for (pid, off_ns) in self.clocks.read(is_each) {
             self.correct(pid, off_ns);
         }
         for share in self.shares.values_mut() {
-            // Of a group that is gone, the last reading is the last word.
+            // The last reading of a group that is gone stays its final one.
             let account =
                 share.group.as_ref().and_then(|account| Some((account.life_ns()?, account.base_ns)));
             if let Some((life_ns, base_ns)) = account {
@@ -413,14 +417,14 @@ impl Owners {
         }
     }
 
-    /// The samples of a process stood for too little, by so much (ns).
+    /// Adds `off_ns`, by which the samples of a process stood for too little, to its target's CPU time.
     fn correct(&mut self, pid: u32, off_ns: f64) {
         if let Some(share) = self.of(pid).and_then(|owner| self.shares.get_mut(&owner)) {
             share.cpu_ns += off_ns;
         }
     }
 
-    /// Samples by innermost function since the last call, each target's by themselves.
+    /// Samples by innermost function since the last call, for each target.
     pub(super) fn take_function_counts(&mut self) -> Vec<((Owner, Frame), u64)> {
         let mut counts = Vec::new();
         for (owner, share) in &mut self.shares {

@@ -1,4 +1,4 @@
-//! What has been counted and spent, and how much of it since the controller read it last.
+//! What has been counted and spent in total, and since the controller's last reading.
 
 use profiler_core::rate::Reading;
 
@@ -6,14 +6,14 @@ use super::exits::Exits;
 use super::{Counts, Session};
 use crate::sys::{clock, procfs};
 
-/// Own CPU time when something began that is done once (ns): all of it, and what reading tables took.
+/// Own CPU time when one-time work began (ns): the total, and the part for reading tables.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct OnceFrom {
     own_ns: u64,
     tables_ns: u64,
 }
 
-/// What was counted and spent until a reading.
+/// Totals at a reading.
 #[derive(Clone, Copy, Default)]
 pub(super) struct LastReading {
     counts: Counts,
@@ -58,7 +58,7 @@ impl LastReading {
 }
 
 impl Session {
-    /// Whether the next reading finds out who has ended.
+    /// Whether the next reading checks which processes have ended.
     pub(crate) fn awaits_reading(&self) -> bool {
         !self.readings.gone.is_empty() || !self.readings.exits.is_empty()
     }
@@ -68,7 +68,7 @@ impl Session {
         self.readings.last.target_cpu_ns.saturating_sub(self.readings.first.target_cpu_ns)
     }
 
-    /// CPU time charged to the target until the last reading, whenever it was followed (ns).
+    /// CPU time charged to the target up to the last reading, including the time before the start (ns).
     pub(crate) fn cpu_now_ns(&self) -> u64 {
         self.readings.last.target_cpu_ns
     }
@@ -78,7 +78,7 @@ impl Session {
         self.readings.last.self_cpu_ns - self.readings.first.self_cpu_ns
     }
 
-    /// Our own CPU time before sampling began, where that is none of the above (ns).
+    /// Our own CPU time before sampling began, unless [`Self::self_cpu_ns`] includes it (ns).
     pub(crate) fn setup_cpu_ns(&self) -> u64 {
         self.readings.first.self_cpu_ns
     }
@@ -107,7 +107,8 @@ impl Session {
         Reading { switches, ..now.since(&last, clock::monotonic_ns()) }
     }
 
-    /// CPU time of one target of many, by itself; else what is known of the one that there is, or of the machine that many share (ns).
+    /// CPU time of this target, if it is one among many with events of their own; otherwise `target_cpu_ns`, which may
+    /// be the whole machine's (ns).
     pub(super) fn cpu_among_many(&mut self, target_cpu_ns: u64) -> u64 {
         if let Some(cpu) = &mut self.clocked_cpu {
             return cpu.read();
@@ -121,15 +122,15 @@ impl Session {
         self.now(self.readings.last.target_cpu_ns).since(&self.readings.last, now_ns)
     }
 
-    /// What is spent from now on until [`Self::spent_once`] pays for the minutes that follow, like reading tables.
+    /// Marks the start of one-time work, like reading tables, until [`Self::spent_once`].
     pub(crate) fn begin_once(&self) -> OnceFrom {
         OnceFrom { own_ns: self.own_time.now_ns(), tables_ns: self.objects.once_ns() }
     }
 
-    /// What was spent since is paid for over the minutes that follow.
+    /// Charges what was spent since `from` over the following minutes.
     pub(crate) fn spent_once(&mut self, from: OnceFrom) {
         let now = self.begin_once();
-        let tables_ns = now.tables_ns.saturating_sub(from.tables_ns); // counted there
+        let tables_ns = now.tables_ns.saturating_sub(from.tables_ns); // already in `once_ns` of the objects
         self.readings.once_ns += now.own_ns.saturating_sub(from.own_ns).saturating_sub(tables_ns);
     }
 

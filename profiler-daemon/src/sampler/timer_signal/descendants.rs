@@ -6,20 +6,20 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use crate::sys::maps::regions;
 use crate::sys::procfs;
 
-/// A process has no more ancestors than that below the command.
+/// Most ancestors between a process and the command.
 const GENERATIONS: usize = 64;
 
-/// Those who were looked at.
+/// The result of the checks.
 #[derive(Default)]
 pub(super) struct DescendantCheck {
     root: u32,
     known: FxHashSet<u32>,
-    /// Who is not believed, and how many of its records were left out.
+    /// Processes that failed the check, and how many of each one's records were left out.
     excluded: FxHashMap<u32, u64>,
 }
 
 impl DescendantCheck {
-    /// Everybody descends from this process.
+    /// Sets the process that all others must descend from.
     pub(super) fn begin(&mut self, root: u32) {
         self.root = root;
         self.known.insert(root);
@@ -48,7 +48,7 @@ impl DescendantCheck {
         }
     }
 
-    /// What a person should know.
+    /// What the user should know.
     pub(super) fn shortfall(&self) -> Option<String> {
         let processes = self.excluded.len();
         let records = self.excluded.values().fold(0, |sum: u64, &records| sum.saturating_add(records));
@@ -61,7 +61,7 @@ impl DescendantCheck {
     }
 }
 
-/// Whether a process descends from one that is known; who has ended by now is believed.
+/// Whether a process descends from a known one; a process that has ended passes.
 fn descends(pid: u32, known: &FxHashSet<u32>, parent: impl Fn(u32) -> Option<u32>) -> bool {
     let mut at = pid;
     for generation in 0..GENERATIONS {
@@ -78,7 +78,7 @@ fn descends(pid: u32, known: &FxHashSet<u32>, parent: impl Fn(u32) -> Option<u32
     false
 }
 
-/// Whether a process maps such memory: one that lost its parent descends from nobody.
+/// Whether a process maps the agents' memory: an orphan descends from no known process.
 fn has_memory(pid: u32) -> bool {
     let Ok(maps) = std::fs::read(format!("/proc/{pid}/maps")) else { return false };
     regions(&maps).any(|region| region.name == b"/memfd:sweetspot (deleted)")

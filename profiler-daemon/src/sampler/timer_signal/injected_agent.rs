@@ -14,11 +14,11 @@ use crate::sys::agent_memory::AgentMemory;
 use crate::sys::procfs::Image;
 use crate::sys::{clock, procfs};
 
-/// So many threads are looked at each time, beside the first one and those that are new: whether they have shut themselves in.
+/// Threads that are checked each time, besides the first one and new ones: whether they have entered a sandbox.
 const LOOKED_AT: usize = 4;
-/// A thread that blocks the signal may be about to begin: it is met so often before that is believed.
+/// A thread that blocks the signal may still be starting: it is seen this many times before it counts as deaf.
 const LOOKS_AT_DEAF: u32 = 3;
-/// Of those that could not be signalled when they came, so many are looked at again each time.
+/// Threads that could not be signalled at their start, and are checked again each time.
 const LOOKED_AT_AGAIN: usize = 16;
 
 /// A process, and the agent's file.
@@ -28,23 +28,23 @@ pub(crate) struct Host {
     pub(crate) library: PathBuf,
 }
 
-/// An agent in it.
+/// The agent in a process.
 pub(super) struct InjectedAgent {
     host: Host,
-    /// Of the memory: a profiler that comes after us has another.
+    /// Identity of our memory: a later profiler has another.
     identity: u64,
     /// None before it is loaded, and after it has left.
     signal: Option<i32>,
-    /// What it is called.
+    /// The signal's name.
     signal_name: &'static str,
     threads: ThreadList,
-    /// Those that there were when it was loaded.
+    /// Threads that existed when the agent was loaded.
     first: BTreeSet<u32>,
     /// Where the program is, as long as it is the one that the agent was loaded into.
     image: Option<Image>,
-    /// Threads that no list had any more, though they live: a list leaves some out while others end.
+    /// Live threads that were missing from a list: a list omits some while others end.
     overlooked: Vec<u32>,
-    /// Threads that have come and could not be signalled yet.
+    /// New threads that could not be signalled yet.
     waiting: VecDeque<Waiting>,
     /// Threads that block the signal.
     deaf: usize,
@@ -54,9 +54,9 @@ pub(super) struct InjectedAgent {
     late_ms: u64,
     /// Whether the process has shut itself in.
     is_shut: bool,
-    /// Whether it has become another program.
+    /// Whether the process runs another program.
     has_changed: bool,
-    /// What is left of it, and why.
+    /// Why the agent, or a part of it, is still in the process.
     left: Option<Refused>,
 }
 
@@ -94,14 +94,15 @@ impl InjectedAgent {
         prepare: impl FnOnce(&Arc<AgentMemory>) -> io::Result<Meanwhile> + Send,
     ) -> Result<Arc<AgentMemory>, Refused> {
         let Self { host, .. } = self;
-        // Before: who comes from here on is found to be new, and signalled, which whoever is sampled already does not mind.
+        // Before loading: threads that start from here on count as new and are signalled, which is harmless if they are
+        // sampled already.
         self.first = procfs::threads(host.pid).into_iter().collect();
         self.threads.begin(self.first.iter().copied());
         let before = procfs::image(host.pid);
         let AttachedAgent { memory, signal, deaf } = inject::attach(host.pid, &host.library, prepare)?;
         self.image = procfs::image(host.pid);
         if self.image != before {
-            // Into which of the two nobody knows.
+            // It is not known which of the two programs has the agent.
             let _ = inject::leave(host.pid, &host.library, self.identity);
             let why = "has become another program or has ended meanwhile; try again";
             return Err(Refused::Failed(why.to_owned()));
@@ -115,18 +116,18 @@ impl InjectedAgent {
         procfs::thread_count(self.host.pid)
     }
 
-    /// The agent has found these threads by itself: whoever else there is has to be signalled, also of those that it should have found. Its list
-    /// leaves some out while others end, and so does ours.
+    /// Notes the threads that the agent found itself. All others have to be signalled, also those that it should have
+    /// found: its list, like ours, omits some while others end.
     pub(super) fn found(&mut self, sampled: impl Iterator<Item = u32>) {
         self.threads.begin(sampled);
     }
 
-    /// Whether the process has shut itself in: nothing is done in it from then on.
+    /// Whether the process has entered a sandbox: it is left alone from then on.
     pub(super) fn is_shut(&self) -> bool {
         self.is_shut
     }
 
-    /// Tells threads that have come to have themselves sampled, unless they are among the `sampled`; gives those that have ended.
+    /// Signals new threads to start their sampling, unless they are in `sampled`; returns the threads that have ended.
     pub(super) fn follow_threads(&mut self, sampled: impl FnOnce() -> FxHashSet<u32>) -> Vec<u32> {
         let Some(signal) = self.signal else { return Vec::new() };
         let pid = self.host.pid;
@@ -166,7 +167,7 @@ impl InjectedAgent {
         gone
     }
 
-    /// Of threads that are listed no more, those that have ended.
+    /// Which of the unlisted threads have ended.
     fn gone(&mut self, unlisted: Vec<u32>, come: &[u32], lives: impl Fn(u32) -> bool) -> Vec<u32> {
         let doubtful = std::mem::take(&mut self.overlooked).into_iter().filter(|tid| !come.contains(tid));
         let doubtful = doubtful.chain(unlisted);
@@ -175,8 +176,8 @@ impl InjectedAgent {
         gone
     }
 
-    /// Whether the process runs another program by now: what was loaded is gone with the one before, and a signal of ours would be one that
-    /// nobody expects.
+    /// Whether the process now runs another program: the agent is gone with the former one, and a signal of ours would
+    /// be unexpected.
     fn has_become_another(&mut self) -> bool {
         let has_changed = self.image.zip(procfs::image(self.host.pid)).is_some_and(|(was, now)| was != now);
         if has_changed {
@@ -194,12 +195,12 @@ impl InjectedAgent {
         }
     }
 
-    /// CPU time of a thread that has come (ms); what others had used before nobody asked about.
+    /// CPU time of a new thread so far (ms); 0 for threads that existed before.
     fn used_ms(&self, tid: u32) -> u64 {
         if self.first.contains(&tid) { 0 } else { procfs::thread_cpu_ms(self.host.pid, tid) }
     }
 
-    /// Has it leave.
+    /// Removes the agent.
     pub(super) fn leave(&mut self) {
         self.late_ms += self.waiting.iter().map(|waiting| self.used_ms(waiting.tid)).sum::<u64>();
         if self.signal.is_none() || self.has_become_another() {
@@ -216,7 +217,7 @@ impl InjectedAgent {
         self.late_ms
     }
 
-    /// What a person should know.
+    /// What the user should know, in lines.
     pub(super) fn shortfalls(&self) -> Vec<String> {
         let mut lines = Vec::new();
         let pid = self.host.pid;

@@ -22,7 +22,7 @@ pub(super) fn may_be_signalled(pid: u32, tid: u32) -> bool {
     }
 }
 
-/// Whether a call goes on after a signal, whatever it waits with; of sockets, those that may have a timeout do not.
+/// Whether a system call continues after a signal, with any argument; calls on sockets with a possible timeout do not.
 fn goes_on(number: i64, arguments: [u64; 6], is_socket: impl Fn(u64) -> bool) -> bool {
     const WAIT: u64 = 0;
     const WAIT_FOR_BITS: u64 = 9;

@@ -8,13 +8,14 @@ use profiler_core::record::Task;
 
 use crate::sys::procfs;
 
-/// A process that is killed ends none of its slots; it is looked for this often (ns).
+/// A process that is killed does not end its slots; dead processes are looked for this often (ns).
 const LOOK_FOR_DEAD_NS: u64 = 1_000_000_000;
 
-/// So many words are read in one drain from all rings together, whatever agents have written: the rest waits for the next.
+/// Most words that one drain reads from all rings together, whatever agents have written: the rest waits for the next
+/// drain.
 const MOST_WORDS: usize = 128 * RING_WORDS;
 
-/// Who has a slot.
+/// The thread that has a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct SlotOwner {
     pub(super) pid: u32,
@@ -38,16 +39,16 @@ struct Known {
     dropped: u64,
 }
 
-/// All of them.
+/// The slots of all agents.
 pub(super) struct Slots {
     known: Vec<Known>,
-    /// Those that have an owner, whom the others are not looked at for.
+    /// Slots with an owner; only these are examined.
     taken: Vec<usize>,
-    /// Claims at the last look, and whether one was about to be made then.
+    /// Claims at the last look, and whether a claim was in progress then.
     claims: u64,
     unsettled: bool,
     damaged: u64,
-    /// Of slots that were given back.
+    /// Dropped samples of slots that were given back.
     dropped: u64,
     dead_looked_for_ns: u64,
 }
@@ -73,7 +74,7 @@ impl Slots {
         for (index, known) in looked_at.filter(|(_, known)| known.owner.is_none()) {
             let Some(slot) = memory.slot(index) else { continue };
             match slot.owner() {
-                // Killed before its thread could say who it is: it never will.
+                // The process was killed before the thread could say which one it is.
                 Some((pid, 0)) if procfs::has_ended(pid) => slot.free(&mut known.reader),
                 Some((_, 0)) => self.unsettled = true,
                 Some((pid, tid)) => {
@@ -87,7 +88,7 @@ impl Slots {
         new
     }
 
-    /// Ends the slots of threads that are gone, and that could not say so.
+    /// Ends the slots of threads that have ended without saying so.
     pub(super) fn end(&mut self, memory: &Memory<'_>, gone: &[u32]) {
         if gone.is_empty() {
             return;
@@ -100,22 +101,22 @@ impl Slots {
         }
     }
 
-    /// Threads that have a slot.
+    /// The number of taken slots.
     pub(super) fn taken(&self) -> usize {
         self.taken.len()
     }
 
-    /// The last slot that is taken; 0 if none is.
+    /// The index of the last taken slot; 0 if none is taken.
     pub(super) fn highest_taken(&self) -> usize {
         self.taken.iter().copied().max().unwrap_or(0)
     }
 
-    /// Who they are.
+    /// The owners of all taken slots.
     pub(super) fn owners(&self) -> impl Iterator<Item = SlotOwner> {
         self.taken.iter().filter_map(|&index| self.known[index].owner)
     }
 
-    /// Whether any thread ever had one.
+    /// Whether a slot was ever taken.
     pub(super) fn ever_taken(&self) -> bool {
         self.claims > 0
     }
@@ -129,8 +130,8 @@ impl Slots {
         memory.claims() != self.claims || self.taken.iter().any(|&index| holds(index))
     }
 
-    /// Hands over the words of every record made until `until_ns`, in time order; those that say that they were made later than now
-    /// as well, since they would keep all behind them waiting for ever.
+    /// Hands over the words of every record made until `until_ns`, in time order, and also of records with a time in
+    /// the future: they would block all records behind them.
     pub(super) fn drain(
         &mut self,
         memory: &Memory<'_>,
@@ -170,7 +171,8 @@ impl Slots {
         }
     }
 
-    /// When the next record of a slot was made, and how many words it has. What is no record is skipped, with all behind it.
+    /// Time and length (in words) of a slot's next record. Something that is not a record is skipped, with everything
+    /// behind it.
     fn peek(&mut self, memory: &Memory<'_>, index: usize) -> Option<(u64, usize)> {
         let waiting = self.waiting(memory, index)?;
         let known = &mut self.known[index];
@@ -184,7 +186,7 @@ impl Slots {
         Some((known.reader.word(&ring, 1), length))
     }
 
-    /// Words that wait to be read in this drain, if there are any.
+    /// Words that are still to be read in this drain; `None` if there are none.
     fn waiting(&mut self, memory: &Memory<'_>, index: usize) -> Option<usize> {
         let known = &mut self.known[index];
         known.owner?;
@@ -224,14 +226,14 @@ impl Slots {
             let is_over = match slot.state() {
                 State::Ended => true,
                 State::Taken => looks_for_dead && procfs::has_ended(owner.pid),
-                State::Free | State::Unknown => true, // somebody has written over it
+                State::Free | State::Unknown => true, // another process has overwritten it
             };
             if is_over && known.is_read(&slot) {
                 self.dropped = self.dropped.saturating_add(slot.dropped().saturating_sub(known.dropped));
                 slot.free(&mut known.reader);
                 *known = Known::default();
                 self.taken.swap_remove(at);
-                self.unsettled = true; // whoever claimed it in between has raised the count already
+                self.unsettled = true; // a thread that claimed it in between has already raised the count
                 ended.push(owner);
             }
         }

@@ -6,20 +6,20 @@ use rustc_hash::FxHashSet;
 use super::slots::SlotOwner;
 use crate::sys::procfs;
 
-/// The first look comes after so long (ns); later ones when a quarter of the time has passed again.
+/// Time of the first look (ns); each later one comes when a quarter more time has passed.
 const FIRST_NS: u64 = 1_000_000_000;
 const PART: u64 = 4;
-/// Processes that are looked at.
+/// Most processes that are examined.
 const MOST_PROCESSES: usize = 32;
 
-/// Threads that were found.
+/// Threads without a timer.
 #[derive(Default)]
 pub(super) struct UnannouncedThreads {
     since_ns: Option<u64>,
     next_ns: u64,
     /// Without a timer at the last look: they may have been about to get one.
     doubtful: FxHashSet<u32>,
-    /// At two looks in a row.
+    /// Threads without a timer at two looks in a row.
     known: FxHashSet<u32>,
 }
 
