@@ -6,9 +6,9 @@
 //!   all registers.
 //! - A signal interrupts an instruction; a call returns behind one. So the caller of a signal trampoline is
 //!   looked up at its exact address.
-//! A return address that is a function's first instruction was written explicitly: for a signal trampoline, or the end
-//! of a fiber. No call precedes it, so the frame is looked up at that address and not at the one before. If it is not a
-//! trampoline, it has no caller.
+//! - A return address that is a function's first instruction was written explicitly: for a signal trampoline, or
+//!   the end of a fiber. No call precedes it, so the frame is looked up at that address and not at the one before.
+//!   If it is not a trampoline, it has no caller.
 //! - A signal frame of the kernel is recognised by its contents, on both processors, where the trampoline has
 //!   no table.
 
