@@ -153,6 +153,10 @@ schemathesis seconds="600":
 properties cases="3000":
     PROPTEST_CASES={{ cases }} cargo test --release --workspace --exclude tests --lib --bins
 
+# Do broken files cost other files their names? A million mutations of real files are read as the service reads them (ten minutes); `just mutations 1 SEED NUMBER` repeats one.
+mutations count="1000000" seed="1" first="0":
+    SWEETSPOT_MUTATIONS={{ count }} SWEETSPOT_SEED={{ seed }} SWEETSPOT_FIRST={{ first }} cargo test --quiet --release -p profiler-daemon --bin sweetspot -- --ignored --nocapture a_million_broken_files
+
 # Every fuzz target for so many seconds, or those that are named.
 fuzz seconds="60" *targets="": seeds
     #!/usr/bin/env bash

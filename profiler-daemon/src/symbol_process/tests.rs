@@ -12,6 +12,8 @@ use super::*;
 use crate::sys::confine::confine;
 use crate::sys::{family, procfs};
 
+mod mutations;
+
 /// What [`PROGRAM`] runs.
 #[test]
 #[ignore = "the symbolizer process of the other tests"]
