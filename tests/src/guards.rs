@@ -131,6 +131,16 @@ pub fn is_root() -> bool {
     nix::unistd::geteuid().is_root()
 }
 
+/// Whether this machine lets a test enter other processes by `ptrace`; says why a test that needs it is skipped.
+#[allow(clippy::print_stderr, reason = "a test that skips says why")]
+pub fn may_trace() -> bool {
+    let may = is_root() && cfg!(target_arch = "x86_64");
+    if !may {
+        eprintln!("skipped: needs root, on x86-64");
+    }
+    may
+}
+
 /// Makes a file or folder readable (and a program executable) by everyone.
 pub fn open_to_all(path: &Path) -> Result<()> {
     use std::os::unix::fs::PermissionsExt;

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use tests::guards::{Running, is_root};
+use tests::guards::{Running, may_trace};
 use tests::host::Holdings;
 use tests::programs::{find_in_path, program};
 use tests::run::{Ended, Sweetspot, finish, run, start, sweetspot, wait_until, wait_until_ready};
@@ -27,14 +27,6 @@ fn attach(sweetspot: &Sweetspot, pid: u32, ms: u32) -> Result<Ended> {
     let mut words = sweetspot.outputs();
     words.extend(["--duration".to_owned(), format!("{ms}ms"), pid.to_string()]);
     run(&mut sweetspot.command("attach", &words))
-}
-
-fn may_trace() -> bool {
-    let may = is_root() && cfg!(target_arch = "x86_64");
-    if !may {
-        eprintln!("skipped: needs root, on x86-64");
-    }
-    may
 }
 
 /// At any moment from when the agent is loaded: also before the first sample.

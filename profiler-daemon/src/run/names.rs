@@ -23,7 +23,7 @@ use symbolizer::Reason;
 use self::source::{Source, names_of};
 use super::remedy;
 use crate::debuginfod::{self, Debuginfod};
-use crate::jit::{Generated, JitSymbols};
+use crate::jit::{Generated, JitSymbols, NO_FILE};
 use crate::objects::memory::SymbolMemory;
 use crate::objects::names::{About, Equal, Found, Naming};
 use crate::objects::{DELETED, KernelName, ObjectSnapshot, Objects};
@@ -494,8 +494,6 @@ fn note_memory(names: &Names<'_>, objects: &Objects, run: &mut Run) {
         ));
     }
 }
-
-const NO_FILE: &str = "the code lies in no file";
 
 const IN_OTHER_FILE: &str = "the code lies in a file that is not ELF";
 

@@ -17,7 +17,7 @@ use nix::unistd::Pid;
 use tests::attempts::attempts;
 use tests::checks::{check_truth, check_weight_sum};
 use tests::groups::MemoryGroup;
-use tests::guards::{Running, is_root};
+use tests::guards::{Running, may_trace};
 use tests::host::Holdings;
 use tests::measured::cpu_s;
 use tests::programs::program;
@@ -121,14 +121,6 @@ fn sampled_at_the_highest_rate(
 fn most_is_sampled(summary: &Summary) -> Result<()> {
     ensure!(summary.weight_s / summary.target_cpu_s > 0.8, "{summary:?}");
     Ok(())
-}
-
-fn may_trace() -> bool {
-    let may = is_root() && cfg!(target_arch = "x86_64");
-    if !may {
-        eprintln!("skipped: needs root, on x86-64");
-    }
-    may
 }
 
 #[test]
