@@ -18,7 +18,7 @@ use profiler_core::rate::Criterion;
 
 use crate::evaluate::{Role, Shape};
 pub(crate) use ctl::{CtlArgs, CtlAttachArgs, CtlCommand, CtlProfileArgs, TargetOrder};
-pub(crate) use hints::hint;
+pub(crate) use hints::{hint, where_to_look};
 pub(crate) use push::PushArgs;
 pub(crate) use report::{ReportArgs, StoredArgs};
 

@@ -67,7 +67,7 @@ fn answer(asked: &clap::Error) -> ExitCode {
         let what = what.split_whitespace().collect::<Vec<_>>().join(" ");
         let words: Vec<String> =
             std::env::args_os().map(|word| word.to_string_lossy().into_owned()).collect();
-        let more = cli::hint(&words, asked).unwrap_or_else(|| "`sweetspot --help` says more".to_owned());
+        let more = cli::hint(&words, asked).unwrap_or_else(|| cli::where_to_look(&words, asked));
         Terminal::default().fail(&failure::usage(format!("{what}; {more}")));
     } else {
         let _ = asked.print(); // whoever closed the pipe has seen enough

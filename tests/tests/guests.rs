@@ -1,7 +1,5 @@
 //! Attaching by timer signals, live: what becomes of the agent and of threads that come and go while a process is sampled.
 
-#![allow(clippy::print_stderr, reason = "a test that skips says why")]
-
 use std::collections::BTreeSet;
 use std::fs;
 use std::io::Write;

@@ -1,5 +1,6 @@
 //! What to type instead, for those who come from perf, samply, py-spy or strace.
 
+use clap::CommandFactory;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 
 /// Flags of other profilers: the commands that they were typed for (any, if none is named), and what to type.
@@ -83,9 +84,24 @@ pub(crate) fn hint(words: &[String], refused: &clap::Error) -> Option<String> {
     }
 }
 
+/// What is like that which was refused, if anything is, and where more is said about the command that was typed.
+pub(crate) fn where_to_look(words: &[String], refused: &clap::Error) -> String {
+    let kinds = [ContextKind::SuggestedArg, ContextKind::SuggestedSubcommand, ContextKind::SuggestedValue];
+    let similar = kinds.into_iter().find_map(|kind| context(refused, kind));
+    let (mut known, mut help) = (super::Cli::command(), "sweetspot".to_owned());
+    for word in words.iter().skip(1) {
+        let Some(next) = known.find_subcommand(word).cloned() else { break };
+        help = format!("{help} {word}");
+        known = next;
+    }
+    let similar = similar.map(|similar| format!("did you mean `{similar}`? "));
+    format!("{}`{help} --help` says more", similar.unwrap_or_default())
+}
+
 fn context(refused: &clap::Error, kind: ContextKind) -> Option<&str> {
     match refused.get(kind)? {
         ContextValue::String(text) => Some(text),
+        ContextValue::Strings(texts) => texts.first().map(String::as_str),
         _ => None,
     }
 }
@@ -158,6 +174,19 @@ mod tests {
         assert!(line("record ls -- -l").ends_with("`sweetspot record -- ls -l`"));
         assert!(line("record --quiet").contains("record -- COMMAND"));
         assert!(line("./prog --port 1").ends_with("`sweetspot record -- ./prog --port 1`"));
+    }
+
+    #[test]
+    fn what_is_mistyped_is_answered_with_what_is_like_it() {
+        let answered = |line: &str| {
+            let words: Vec<String> = line.split(' ').map(str::to_owned).collect();
+            where_to_look(&words, &Cli::try_parse_from(&words).unwrap_err())
+        };
+        let budget = "did you mean `--budget`? `sweetspot record --help` says more";
+        assert_eq!(answered("sweetspot record --bugdet 1% -- ls"), budget);
+        assert_eq!(answered("sweetspot ctl status --nope"), "`sweetspot ctl status --help` says more");
+        assert_eq!(answered("sweetspot recrod ls"), "did you mean `record`? `sweetspot --help` says more");
+        assert_eq!(answered("sweetspot plan --cost 5us"), "`sweetspot plan --help` says more");
     }
 
     #[test]
