@@ -4,16 +4,12 @@
 //! both are compared with the CPU time of that moment. So the account says what all windows in progress can
 //! still afford; the clocks go down to their slowest for it, and are fast again one step into the next burst.
 
-use std::collections::VecDeque;
-
 use super::cost::Cost;
+use super::last_ten_seconds::{LastTenSeconds, MERGE_NS, Span, TEN_SECONDS_NS};
 use super::meter::Spend;
 use super::sample_cost::OWN_COST_FLOOR_CPUS;
 
 const SECOND_NS: f64 = 1e9;
-const TEN_SECONDS_NS: f64 = 10e9;
-/// Readings closer than this are merged, which bounds the history.
-const MERGE_NS: f64 = 50e6;
 /// Floor for the target's CPU time when the cost charged to it is compared with it (share of one CPU). In a window with
 /// less, the ratio would only depend on whether one sample fell into it.
 pub(super) const TARGET_FLOOR_CPUS: f64 = 0.01;
@@ -38,8 +34,12 @@ struct AccountStep {
     granted_ns: f64,
 }
 
-impl AccountStep {
-    fn add(&mut self, other: AccountStep) {
+impl Span for AccountStep {
+    fn wall_ns(&self) -> f64 {
+        self.wall_ns
+    }
+
+    fn add(&mut self, other: Self) {
         self.wall_ns += other.wall_ns;
         self.cpu_ns += other.cpu_ns;
         self.target_ns += other.target_ns;
@@ -51,7 +51,9 @@ impl AccountStep {
         self.counted_ns += other.counted_ns;
         self.granted_ns += other.granted_ns;
     }
+}
 
+impl AccountStep {
     /// Share of the target's CPU time that sampling took from it, threads that waited for it included.
     fn slowdown_ratio(&self) -> f64 {
         (self.target_ns + self.waiting_ns) / self.cpu_ns_or(TARGET_FLOOR_CPUS)
@@ -93,7 +95,7 @@ impl AccountStep {
 /// idle target reads own CPU time against a tenth of a CPU. The ratio of the whole run has no floor.
 #[derive(Clone, Debug, Default)]
 pub struct Account {
-    history: VecDeque<AccountStep>,
+    history: LastTenSeconds<AccountStep>,
     run: AccountStep,
     spent: Spend,
     worst_1s: Option<f64>,
@@ -134,11 +136,7 @@ impl Account {
         step.granted_ns = self.budget_ratio * step.counted_ns;
         self.run.add(step);
         self.spent.add(spend);
-        match self.history.back_mut().filter(|last| last.wall_ns < MERGE_NS) {
-            Some(last) => last.add(step),
-            None => self.history.push_back(step),
-        }
-        self.forget();
+        self.history.book(step);
         let worse =
             |worst: Option<f64>, now: Option<f64>| now.map(|now| worst.unwrap_or(0.0).max(now)).or(worst);
         self.worst_1s = worse(self.worst_1s, self.window(SECOND_NS).map(|w| w.ratio()));
@@ -156,24 +154,9 @@ impl Account {
         std::mem::replace(self, next)
     }
 
-    fn forget(&mut self) {
-        let mut held: f64 = self.history.iter().map(|step| step.wall_ns).sum();
-        while let Some(first) = self.history.front().filter(|first| held - first.wall_ns >= TEN_SECONDS_NS) {
-            held -= first.wall_ns;
-            self.history.pop_front();
-        }
-    }
-
     /// The latest window of at least `length_ns`; none before the run is that long.
     fn window(&self, length_ns: f64) -> Option<AccountStep> {
-        let mut window = AccountStep::default();
-        for step in self.history.iter().rev() {
-            window.add(*step);
-            if window.wall_ns >= length_ns * 0.999 {
-                return Some(window);
-            }
-        }
-        None
+        self.history.windows().find(|window| window.wall_ns >= length_ns * 0.999)
     }
 
     /// What may be spent from now on, so that each window of ten seconds that has begun ends within the budgets of its
@@ -182,9 +165,8 @@ impl Account {
     /// A target that falls idle is granted a tenth of a CPU once: a window that holds its last busy moment, too, is
     /// set against the CPU time of that.
     pub(super) fn affordable_ratio(&self, busy_cpus: f64) -> f64 {
-        let (mut begun, mut least) = (AccountStep::default(), f64::INFINITY);
-        for step in self.history.iter().rev() {
-            begun.add(*step);
+        let mut least = f64::INFINITY;
+        for begun in self.history.windows() {
             let to_come_ns = TEN_SECONDS_NS - begun.wall_ns;
             if to_come_ns < MERGE_NS {
                 break;

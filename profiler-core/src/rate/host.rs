@@ -3,9 +3,10 @@
 //! The budget is kept over any ten seconds: what a target overspends in the step in which its load rises is
 //! taken back within the same ten seconds.
 
+use super::last_ten_seconds::{MERGE_NS, TEN_SECONDS_NS};
 use super::set_up::SetUp;
 use super::share::{AGES, Demand, Shares, share};
-use super::spending::{MERGE_NS, Spending, SpendingSpan, TEN_SECONDS_NS};
+use super::spending::{Spending, SpendingSpan};
 
 const SECOND_NS: f64 = 1e9;
 /// Time between two sharings, unless a budget is exceeded (ns).
@@ -174,7 +175,7 @@ impl HostBudget {
         }
         let always_cpus = fixed_cpus + housekeeping_cpus;
         let mut factor = (for_samples_cpus - always_cpus) / all_cpus;
-        let (mut begun, mut spans) = (SpendingSpan::default(), self.beside_names.begun());
+        let (mut begun, mut spans) = (SpendingSpan::default(), self.beside_names.windows());
         for age in 0..AGES {
             while begun.wall_ns < (age + 1) as f64 * SECOND_NS {
                 let Some(span) = spans.next() else { break };

@@ -6,12 +6,10 @@
 
 use std::collections::VecDeque;
 
+use super::last_ten_seconds::{LastTenSeconds, Span, TEN_SECONDS_NS};
 use super::share::AGES;
 
 const SECOND_NS: f64 = 1e9;
-const TEN_SECONDS_NS: f64 = 10e9;
-/// Steps closer than this are one span, which bounds the history (ns).
-const MERGE_NS: f64 = 50e6;
 /// For how many seconds ten-second maxima are remembered, and how many of the newest are ignored: a load that has just
 /// begun would look usual.
 const REMEMBERED: usize = 20;
@@ -25,11 +23,22 @@ struct LoadSpan {
     cpu_ns: f64,
 }
 
+impl Span for LoadSpan {
+    fn wall_ns(&self) -> f64 {
+        self.wall_ns
+    }
+
+    fn add(&mut self, other: Self) {
+        self.wall_ns += other.wall_ns;
+        self.cpu_ns += other.cpu_ns;
+    }
+}
+
 /// The load of the last ten seconds, and of those before.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Load {
-    /// The last ten seconds, oldest first.
-    history: VecDeque<LoadSpan>,
+    history: LastTenSeconds<LoadSpan>,
+    /// The sum of `history`.
     held: LoadSpan,
     /// The most CPU time of ten seconds that ended in each second, oldest first (ns).
     records: VecDeque<f64>,
@@ -50,21 +59,8 @@ impl Load {
     /// Takes in a step, of `wall_ns` in which the target used `cpu_ns`.
     pub(super) fn observe(&mut self, wall_ns: u64, cpu_ns: u64) {
         let step = LoadSpan { wall_ns: wall_ns as f64, cpu_ns: cpu_ns as f64 };
-        match self.history.back_mut().filter(|last| last.wall_ns < MERGE_NS) {
-            Some(last) => {
-                (last.wall_ns, last.cpu_ns) = (last.wall_ns + step.wall_ns, last.cpu_ns + step.cpu_ns)
-            }
-            None => self.history.push_back(step),
-        }
-        self.held =
-            LoadSpan { wall_ns: self.held.wall_ns + step.wall_ns, cpu_ns: self.held.cpu_ns + step.cpu_ns };
-        while let Some(first) =
-            self.history.front().copied().filter(|first| self.held.wall_ns - first.wall_ns >= TEN_SECONDS_NS)
-        {
-            self.held.wall_ns -= first.wall_ns;
-            self.held.cpu_ns = (self.held.cpu_ns - first.cpu_ns).max(0.0); // sums of doubles drift
-            self.history.pop_front();
-        }
+        self.history.book(step);
+        self.held = self.history.held();
         self.remember(step.wall_ns);
     }
 
@@ -99,16 +95,16 @@ impl Load {
     /// The remaining part of the expected ten-second load `most_ns`, limited to what fits into the rest of the time.
     fn pace(&self, most_ns: f64) -> [f64; AGES] {
         let peak_cpus =
-            self.history.iter().map(|span| span.cpu_ns / span.wall_ns.max(1.0)).fold(0.0, f64::max);
+            self.history.latest_first().map(|span| span.cpu_ns / span.wall_ns.max(1.0)).fold(0.0, f64::max);
         let peak_cpus = peak_cpus.max(most_ns / TEN_SECONDS_NS);
         let (mut pace, mut over) = ([1.0; AGES], LoadSpan::default());
-        let mut spans = self.history.iter().rev();
+        let mut spans = self.history.latest_first();
         for (age, pace) in (1..).zip(&mut pace) {
             let age_ns = f64::from(age) * SECOND_NS;
             while over.wall_ns < age_ns
                 && let Some(span) = spans.next()
             {
-                over = LoadSpan { wall_ns: over.wall_ns + span.wall_ns, cpu_ns: over.cpu_ns + span.cpu_ns };
+                over.add(*span);
             }
             let rest_ns = TEN_SECONDS_NS - age_ns;
             let rest_cpus = ((most_ns - over.cpu_ns) / rest_ns).clamp(0.0, peak_cpus);

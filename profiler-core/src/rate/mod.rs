@@ -36,6 +36,7 @@ mod fixed_overhead;
 mod fleet;
 mod host;
 mod interrupts;
+mod last_ten_seconds;
 mod limit;
 mod load;
 mod meter;
