@@ -96,16 +96,16 @@ impl Roots {
     }
 
     /// Lets go of these: while they are held, nothing that is mounted there can go away.
-    pub(crate) fn let_go(&self, views: &FxHashSet<View>) {
-        let mut let_go = Vec::new();
+    pub(crate) fn release(&self, views: &FxHashSet<View>) {
+        let mut released = Vec::new();
         self.foreign().retain(|(id, root)| {
             let stays = !views.contains(&View::Foreign(*id));
             if !stays {
-                let_go.push(Arc::clone(root));
+                released.push(Arc::clone(root));
             }
             stays
         });
-        drop(let_go); // closed outside of the lock
+        drop(released); // closed outside of the lock
     }
 
     fn held(&self, id: RootId) -> Option<Arc<Root>> {
@@ -120,8 +120,8 @@ impl Roots {
         }
         let mut foreign = self.foreign();
         foreign.push_back((id, Arc::clone(&root)));
-        let let_go = if foreign.len() > MOST_FOREIGN { foreign.pop_front() } else { None };
-        drop((foreign, let_go)); // closed outside of the lock
+        let released = if foreign.len() > MOST_FOREIGN { foreign.pop_front() } else { None };
+        drop((foreign, released)); // closed outside of the lock
         Some(root)
     }
 
@@ -184,7 +184,7 @@ pub(crate) mod tests {
 
     #[test]
     #[allow(clippy::print_stderr, reason = "it says why it skips")]
-    fn what_was_let_go_for_others_is_opened_again_while_a_process_sees_it() {
+    fn what_was_released_for_others_is_opened_again_while_a_process_sees_it() {
         let roots = Roots::default();
         let made = (0..MOST_FOREIGN + 4).map(|_| container(&roots));
         let Some(mut made) = made.collect::<Option<Vec<_>>>() else {

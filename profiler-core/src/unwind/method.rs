@@ -248,7 +248,7 @@ impl MethodChoice {
                 _ if end.is_outermost() => Outcome::Complete,
                 last if self.outermost.contains(&last) => Outcome::Complete,
                 // It cannot be decided here, and the user chose frame pointers.
-                _ if self.fixed && end == StackEnd::Untold => Outcome::Complete,
+                _ if self.fixed && end == StackEnd::Unknown => Outcome::Complete,
                 _ => Outcome::Broken,
             },
         };

@@ -335,14 +335,14 @@ impl WindowWriter {
         let busy =
             || Refused::Busy("the disk is too slow for what there is to write; ask again later".to_owned());
         let job = Job::Flushed(waiting);
-        self.budget.hasten();
+        self.budget.add_urgent();
         self.wake();
         let sent = self.jobs.as_ref().map(|jobs| jobs.try_send(job));
         if let Some(Err(
             TrySendError::Full(Job::Flushed(waiting)) | TrySendError::Disconnected(Job::Flushed(waiting)),
         )) = sent
         {
-            self.budget.hastened();
+            self.budget.remove_urgent();
             waiting.into_iter().for_each(|waiting| waiting.refuse(busy()));
         }
     }

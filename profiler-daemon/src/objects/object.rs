@@ -106,7 +106,7 @@ impl ObjectSnapshot {
 
 impl Drop for Object {
     fn drop(&mut self) {
-        self.names.let_go();
+        self.names.release();
     }
 }
 

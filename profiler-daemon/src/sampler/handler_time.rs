@@ -119,7 +119,7 @@ impl HandlerBursts {
     }
 
     /// Handlers have reported the times of this many samples.
-    pub(crate) fn told(&mut self, times: usize) {
+    pub(crate) fn note_times(&mut self, times: usize) {
         self.timed += times as u64;
     }
 

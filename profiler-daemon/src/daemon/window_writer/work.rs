@@ -77,7 +77,7 @@ impl Work {
                     self.obstacle = None; // it would show as `problem`
                 }
                 Ok(Job::Flushed(waiting)) => {
-                    self.pace.budget.hastened();
+                    self.pace.budget.remove_urgent();
                     let state = self.state();
                     waiting.into_iter().for_each(|waiting| waiting.answer(&state.lost));
                 }

@@ -29,7 +29,7 @@ fn there(watched: &Watched) -> Vec<String> {
 }
 
 #[test]
-fn what_a_label_of_its_pod_drops_is_no_target_and_nobodys() {
+fn what_a_label_of_its_pod_drops_is_in_no_target_at_all() {
     let host = host();
     let drop = "source_labels = [\"k8s.pod.label.app\"]\nregex = \"cart\"\naction = \"drop\"";
     let mut watched = pods(&host, drop);
