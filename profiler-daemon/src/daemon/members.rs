@@ -18,8 +18,9 @@ use crate::sys::{clock, memory, procfs};
 const RANK_EVERY_NS: u64 = 10_000_000_000;
 const TOO_MANY: &str =
     "there are more targets than limits.targets, and others are more active; raise it, or name fewer";
-/// Pause after a target was dropped for lack of memory, before another one is dropped or a left-out one returns (ns).
+/// Pause after a target was dropped for lack of memory, before another one is dropped (ns).
 const RELIEF_NS: u64 = 5_000_000_000;
+/// Pause after a target was dropped for lack of memory, before a left-out one returns (ns).
 const LET_IN_AFTER_NS: u64 = 600_000_000_000;
 /// Time in a turn after which no other target is attached to (ns).
 const ATTACH_NS: u64 = 50_000_000;

@@ -67,7 +67,7 @@ enum Reason {
     Unavailable(#[from] Unavailable),
     #[error("no handler of the kernel takes the samples")]
     ByItself,
-    #[error("the calibration did not time it; `sweetspot calibrate` does, where the kernel lets it")]
+    #[error("the calibration did not time it; `sweetspot calibrate` does, where the kernel allows it")]
     NotCalibrated,
 }
 

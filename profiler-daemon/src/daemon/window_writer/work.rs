@@ -248,7 +248,7 @@ impl Work {
             catch_unwind(AssertUnwindSafe(|| self.try_to_name_and_write(unnamed_window, handed_ns)));
         outcome.unwrap_or_else(|_| {
             self.store.count_lost();
-            let why = "a window was not kept: it met an error of sweetspot's; its log says which";
+            let why = "a window was not kept: internal error; see sweetspot's log";
             WindowOutcome::Lost(why.to_owned())
         })
     }
