@@ -16,7 +16,7 @@ use crate::sys::root::{Link, Root, RootId};
 
 /// Foreign file systems that are held at once; each takes two descriptors and keeps its mounts from going away.
 const MOST_FOREIGN: usize = 32;
-/// Processes that are remembered by what they see: a file system that was let go is opened again through one of them.
+/// Processes that are remembered by what they see: a released file system is opened again through one of them.
 const MOST_SEEN_BY: usize = 4_096;
 /// Debug files by build id: the name says nothing but what it must hold, so ours are as good as the target's.
 const BY_BUILD_ID: &str = "/usr/lib/debug/.build-id";
@@ -29,7 +29,7 @@ pub(crate) fn is_by_build_id(path: &Path) -> bool {
 /// Those of others, the last met at the end.
 type Foreign = VecDeque<(RootId, Arc<Root>)>;
 
-/// The file systems seen so far. One that was met outlives its processes, until it is let go or too many others were met. Clones
+/// The file systems seen so far. One that was met outlives its processes, until it is released or too many others were met. Clones
 /// are the same list.
 #[derive(Clone)]
 pub(crate) struct Roots {
@@ -78,7 +78,7 @@ impl Roots {
         View::Foreign(id)
     }
 
-    /// The same at this moment, which stay though they are let go here.
+    /// The same at this moment, which stay open when they are released here.
     pub(crate) fn snapshot(&self) -> Self {
         Self { foreign: Arc::new(Mutex::new(self.foreign().clone())), ..self.clone() }
     }
@@ -95,7 +95,7 @@ impl Roots {
         self.foreign().iter().map(|(id, _)| View::Foreign(*id)).collect()
     }
 
-    /// Lets go of these: while they are held, nothing that is mounted there can go away.
+    /// Releases these: while they are held, nothing that is mounted there can be unmounted.
     pub(crate) fn release(&self, views: &FxHashSet<View>) {
         let mut released = Vec::new();
         self.foreign().retain(|(id, root)| {
@@ -125,7 +125,7 @@ impl Roots {
         Some(root)
     }
 
-    /// What was let go for others is held again as long as a process sees it.
+    /// A root that was released for others is opened again as long as a process sees it.
     fn get(&self, id: RootId) -> Option<Arc<Root>> {
         self.held(id).or_else(|| {
             let pid = self.seen_by().get(&id).copied()?;

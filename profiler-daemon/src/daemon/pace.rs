@@ -72,12 +72,12 @@ impl NameBudget {
         f64::from_bits(self.cpus.load(Ordering::Relaxed))
     }
 
-    /// One more request waits for the queue.
+    /// Notes that one more request waits for the queue.
     pub(crate) fn add_urgent(&self) {
         self.urgent.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// One request fewer waits for names.
+    /// Notes that one request fewer waits for the queue.
     pub(crate) fn remove_urgent(&self) {
         let _ =
             self.urgent.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |waiting| waiting.checked_sub(1));

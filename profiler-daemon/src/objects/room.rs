@@ -95,7 +95,7 @@ impl ObjectStore {
         self.crowd = CROWD.max(2 * (self.entries.len() - self.free.len()));
     }
 
-    /// Lets go of the file systems that no process sees any more, with what was opened there, but for those of objects that are in
+    /// Releases the file systems that no process sees any more, with what was opened there, except those of objects that are in
     /// use: another process may have mapped the same file.
     pub(crate) fn release_roots(&mut self, seen: &FxHashSet<View>, used: &FxHashSet<ObjectId>) {
         let unseen = self.roots.foreign_views().into_iter().filter(|view| !seen.contains(view));

@@ -64,7 +64,7 @@ struct Report {
 pub(crate) struct Claim(Cell<bool>);
 
 impl Claim {
-    /// A target that reads this report says that it is its own, and so pays for it.
+    /// A target that reads this report marks it as its own, and so pays for it.
     pub(crate) fn mark_claimed(&self) {
         self.0.set(true);
     }

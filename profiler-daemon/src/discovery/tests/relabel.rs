@@ -1,4 +1,4 @@
-//! Rules for labels: what they drop is in no answer and nobody's, and what they keep has the labels that they make.
+//! Rules for labels: what they drop is in no answer and no target, and what they keep has the labels that they make.
 
 use config::RelabelRules;
 

@@ -72,7 +72,7 @@ impl Host {
     }
 }
 
-/// A shell that starts another program used none of the time that this one did, and nobody's counts twice.
+/// A shell that starts another program used none of this one's time, and no time counts twice.
 #[test]
 fn a_program_that_a_shell_runs_is_its_own_from_its_first_sample() {
     let mut host = Host::new(false);
