@@ -126,7 +126,8 @@ impl Setting for SocketAddr {
         let text = String::read(value, key, log)?;
         let parsed = text.parse().ok();
         if parsed.is_none() {
-            let what = format!("{key}: `{text}` is no address with a port; write one such as 127.0.0.1:7117");
+            let what =
+                format!("{key}: `{text}` is not an address with a port; write one such as 127.0.0.1:7117");
             log.wrong(value.span().start, what);
         }
         parsed

@@ -19,7 +19,7 @@ pub struct Pattern(Regex);
 #[non_exhaustive]
 pub enum WordError {
     /// Not a regular expression.
-    #[error("`{found}` is no regular expression: {reason}")]
+    #[error("`{found}` is not a regular expression: {reason}")]
     Pattern {
         /// What was written.
         found: String,
@@ -27,7 +27,7 @@ pub enum WordError {
         reason: String,
     },
     /// Not the mode of a file.
-    #[error("`{0}` is no mode of a file; write three octal digits such as 0660")]
+    #[error("`{0}` is not a file mode; write three octal digits such as 0660")]
     Mode(String),
 }
 
@@ -147,7 +147,7 @@ mod tests {
         let pattern: Pattern = "^nginx: worker".parse().unwrap();
         assert!(pattern.matches(b"nginx: worker process \xff") && !pattern.matches(b"an nginx: worker"));
         let error = "a(b".parse::<Pattern>().unwrap_err().to_string();
-        assert_eq!(error, "`a(b` is no regular expression: unclosed group");
+        assert_eq!(error, "`a(b` is not a regular expression: unclosed group");
         assert!("(?:a{1000}){1000}".parse::<Pattern>().unwrap_err().to_string().contains("size limit"));
     }
 

@@ -192,7 +192,7 @@ const PROBLEMS: &[(&str, &str, &str)] = &[
     (
         "[[relabel]]\ntarget_label = \"a\"\nregex = \"a(\"",
         "3:9",
-        "relabel[0].regex: `a(` is no regular expression",
+        "relabel[0].regex: `a(` is not a regular expression",
     ),
     ("[[relabel]]\ntarget_label = \"a\"\nregex = \"a)(b\"", "3:9", "unopened group"),
     ("[[relabel]]\ntarget_label = \"a\"\nregex = \"(?:a{1000}){1000}\"", "3:9", "size limit"),
@@ -207,12 +207,16 @@ const PROBLEMS: &[(&str, &str, &str)] = &[
     ("[[relabel]]\ntarget_label = \"a\"\naction = \"uppercase\"", "1:1", "uppercase needs labels to look at"),
     ("[[relabel]]\naction = \"keep\"", "1:1", "relabel[0].source_labels: keep needs labels to look at"),
     ("[[relabel]]\naction = \"drop\"\nsource_labels = []", "3:1", "drop needs labels to look at"),
-    ("[[relabel]]\ntarget_label = \"a b\"", "2:1", "`a b` is no name of a label"),
+    ("[[relabel]]\ntarget_label = \"a b\"", "2:1", "`a b` is not a valid label name"),
     ("[[relabel]]\ntarget_label = \"pid\"", "2:1", "gives the label pid itself"),
-    ("[[relabel]]\ntarget_label = \"__target__\"", "2:1", "can be read and not set"),
-    ("[[relabel]]\nsource_labels = [\"\"]\ntarget_label = \"a\"", "2:1", "`` is no name of a label"),
+    ("[[relabel]]\ntarget_label = \"__target__\"", "2:1", "can be read but not set"),
+    ("[[relabel]]\nsource_labels = [\"\"]\ntarget_label = \"a\"", "2:1", "`` is not a valid label name"),
     ("[[relabel]]\nreplacement = \"a\\n\"\ntarget_label = \"a\"", "2:1", "one line"),
-    ("[[relabel]]\nregex = \"a\"\naction = \"labelmap\"\nreplacement = \"a b\"", "4:1", "no name of a label"),
+    (
+        "[[relabel]]\nregex = \"a\"\naction = \"labelmap\"\nreplacement = \"a b\"",
+        "4:1",
+        "not a valid label name",
+    ),
     ("[[relabel]]\nregex = \"a\"\naction = \"labeldrop\"\nsource_labels = [\"a\"]", "4:1", "by regex alone"),
     ("[[relabel]]\nregex = \"a\"\naction = \"labelkeep\"\nreplacement = \"b\"", "4:1", "by regex alone"),
     ("[[relabel]]\nsourcelabels = [\"a\"]", "2:1", "did you mean source_labels?"),
@@ -224,7 +228,7 @@ const PROBLEMS: &[(&str, &str, &str)] = &[
     (
         "[[export]]\nname = \"a\"\nto = \"http://p\"\nrelabel = [{ regex = \"(\", action = \"labeldrop\" }]",
         "4:22",
-        "export[0].relabel[0].regex: `(` is no regular expression",
+        "export[0].relabel[0].regex: `(` is not a regular expression",
     ),
     ("[[export]]\nname = \"a\"\nto = \"http://p\"\nrelabel = 1", "4:11", "write [[export.relabel]]"),
 ];

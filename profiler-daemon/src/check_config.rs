@@ -67,7 +67,8 @@ fn judge(settings: &DaemonSettings) -> (Vec<String>, Vec<String>) {
     }
     let folder = &settings.store.folder;
     if fs::metadata(folder).is_ok_and(|found| !found.is_dir()) {
-        wrong.push(format!("store.folder: {} is no folder; write another, or remove it", folder.display()));
+        wrong
+            .push(format!("store.folder: {} is not a folder; write another, or remove it", folder.display()));
     }
     remarks.extend(Discovery::missing(&settings.targets));
     remarks.extend(containers::missing(settings));

@@ -119,7 +119,7 @@ fn from_store(folder: &Path, query: &Query, terminal: Terminal) -> Result<Symbol
         RangeError::Store(StoreError::Unreadable { cause, .. })
             if cause.kind() == ErrorKind::PermissionDenied =>
         {
-            Failure::NotPermitted(format!("{unread}; or ask the daemon: sweetspot ctl profile")).into()
+            Failure::NotPermitted(format!("{unread}; or use the daemon: sweetspot ctl profile")).into()
         }
         _ => Error::from(unread),
     })?;

@@ -16,7 +16,7 @@ use crate::sys::root::{Link, Root, RootId};
 
 /// Foreign file systems that are held at once; each takes two descriptors and keeps its mounts from going away.
 const MOST_FOREIGN: usize = 32;
-/// Processes that are remembered by what they see: a file system that was let go is opened again through one of them.
+/// Processes that are remembered by what they see: a released file system is opened again through one of them.
 const MOST_SEEN_BY: usize = 4_096;
 /// Debug files by build id: the name says nothing but what it must hold, so ours are as good as the target's.
 const BY_BUILD_ID: &str = "/usr/lib/debug/.build-id";
@@ -29,7 +29,7 @@ pub(crate) fn is_by_build_id(path: &Path) -> bool {
 /// Those of others, the last met at the end.
 type Foreign = VecDeque<(RootId, Arc<Root>)>;
 
-/// The file systems seen so far. One that was met outlives its processes, until it is let go or too many others were met. Clones
+/// The file systems seen so far. One that was met outlives its processes, until it is released or too many others were met. Clones
 /// are the same list.
 #[derive(Clone)]
 pub(crate) struct Roots {
@@ -78,7 +78,7 @@ impl Roots {
         View::Foreign(id)
     }
 
-    /// The same at this moment, which stay though they are let go here.
+    /// The same at this moment, which stay open when they are released here.
     pub(crate) fn snapshot(&self) -> Self {
         Self { foreign: Arc::new(Mutex::new(self.foreign().clone())), ..self.clone() }
     }
@@ -95,17 +95,17 @@ impl Roots {
         self.foreign().iter().map(|(id, _)| View::Foreign(*id)).collect()
     }
 
-    /// Lets go of these: while they are held, nothing that is mounted there can go away.
-    pub(crate) fn let_go(&self, views: &FxHashSet<View>) {
-        let mut let_go = Vec::new();
+    /// Releases these: while they are held, nothing that is mounted there can be unmounted.
+    pub(crate) fn release(&self, views: &FxHashSet<View>) {
+        let mut released = Vec::new();
         self.foreign().retain(|(id, root)| {
             let stays = !views.contains(&View::Foreign(*id));
             if !stays {
-                let_go.push(Arc::clone(root));
+                released.push(Arc::clone(root));
             }
             stays
         });
-        drop(let_go); // closed outside of the lock
+        drop(released); // closed outside of the lock
     }
 
     fn held(&self, id: RootId) -> Option<Arc<Root>> {
@@ -120,12 +120,12 @@ impl Roots {
         }
         let mut foreign = self.foreign();
         foreign.push_back((id, Arc::clone(&root)));
-        let let_go = if foreign.len() > MOST_FOREIGN { foreign.pop_front() } else { None };
-        drop((foreign, let_go)); // closed outside of the lock
+        let released = if foreign.len() > MOST_FOREIGN { foreign.pop_front() } else { None };
+        drop((foreign, released)); // closed outside of the lock
         Some(root)
     }
 
-    /// What was let go for others is held again as long as a process sees it.
+    /// A root that was released for others is opened again as long as a process sees it.
     fn get(&self, id: RootId) -> Option<Arc<Root>> {
         self.held(id).or_else(|| {
             let pid = self.seen_by().get(&id).copied()?;
@@ -184,7 +184,7 @@ pub(crate) mod tests {
 
     #[test]
     #[allow(clippy::print_stderr, reason = "it says why it skips")]
-    fn what_was_let_go_for_others_is_opened_again_while_a_process_sees_it() {
+    fn what_was_released_for_others_is_opened_again_while_a_process_sees_it() {
         let roots = Roots::default();
         let made = (0..MOST_FOREIGN + 4).map(|_| container(&roots));
         let Some(mut made) = made.collect::<Option<Vec<_>>>() else {

@@ -316,7 +316,7 @@ fn target(mut pids: Vec<u32>, name: Option<String>) -> Result<Target> {
 /// A unit's name is a folder's.
 fn unit_name(unit: String) -> Result<String> {
     if unit.is_empty() || unit.contains('/') {
-        return Err(usage(format!("`{unit}` is no name of a unit; give one such as nginx.service")));
+        return Err(usage(format!("`{unit}` is not a valid unit name; give one such as nginx.service")));
     }
     Ok(unit)
 }

@@ -34,7 +34,7 @@ impl<'s> Object<'s> {
     /// [`Object::symbolize_all`] for an object that is queried repeatedly: some of the units that were read stay in
     /// memory for the next addresses.
     pub fn symbolize_more(&mut self, svmas: &[u64]) -> Vec<Symbolized> {
-        if !std::mem::replace(&mut self.is_asked_again, true) {
+        if !std::mem::replace(&mut self.is_queried_repeatedly, true) {
             self.namer = namer_in_order(&self.sources);
         }
         self.symbolize_with(&self.namer, svmas)

@@ -82,7 +82,7 @@ pub struct Object<'s> {
     /// The most that readers have held at a time.
     pub(crate) read_bytes: AtomicU64,
     /// Whether `symbolize_more` was called: `namer` then reads addresses in order, and keeps units for the next call.
-    pub(crate) is_asked_again: bool,
+    pub(crate) is_queried_repeatedly: bool,
 }
 
 /// Where an object's names come from.
@@ -131,7 +131,7 @@ impl<'s> Object<'s> {
             warnings: Vec::new(),
             namer: Namer::default(),
             read_bytes: AtomicU64::new(0),
-            is_asked_again: false,
+            is_queried_repeatedly: false,
         };
         let has_symtab = own_symbols.as_ref().is_ok_and(SymbolTable::has_symtab);
         let limits = limits.beside(own_symbols.as_ref().map_or(0, SymbolTable::held_bytes));

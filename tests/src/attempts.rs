@@ -17,7 +17,7 @@ pub fn attempts(mut check: impl FnMut() -> Result<()>) -> Result<()> {
     check()
 }
 
-/// What a run left that passes a check. Only the check leads to another run, at most to a third: a run that fails is an error at once.
+/// The output of the first run that passes a check, of at most three. Only a failed check leads to another run; a failed run is an error.
 #[allow(clippy::print_stderr, reason = "an attempt that failed says why")]
 pub fn attempts_of<T>(mut run: impl FnMut() -> Result<T>, check: impl Fn(&T) -> Result<()>) -> Result<T> {
     for attempt in 1..ATTEMPTS {

@@ -1,4 +1,4 @@
-//! A backend for profiles as it is at its worst: a process that writes down what it acknowledges, and answers as a file tells it to.
+//! A faulty backend for profiles: a process that records what it acknowledges. A file selects the fault that it answers with.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -39,7 +39,7 @@ pub enum Fault {
     Hangs,
     /// Reads half of the body and closes the connection.
     Cuts,
-    /// Keeps the profile and closes the connection without an answer: nobody can know that it has it.
+    /// Keeps the profile and closes the connection without an answer, so the client cannot know that it arrived.
     Forgets,
     /// Answers without an end.
     Endless,

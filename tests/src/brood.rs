@@ -17,7 +17,7 @@ use crate::run::{Sweetspot, finish_within, run, start, sweetspot};
 pub const BRIEF: [&str; 4] = ["brief_a", "brief_b", "brief_c", "brief_d"];
 /// Between two looks at the profiler.
 const LOOK: Duration = Duration::from_millis(20);
-/// A look is entered for each so many of the processes.
+/// A reading is kept for each this many processes.
 const LOOKS: u64 = 100;
 
 /// Some of them.
@@ -44,7 +44,7 @@ pub struct Held {
     pub descriptors: usize,
 }
 
-/// What came of it.
+/// The results.
 #[derive(Debug, Serialize)]
 pub struct Profiled {
     /// While the processes ran, oldest first.

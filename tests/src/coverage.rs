@@ -1,4 +1,4 @@
-//! How often what the statistics promise is true, over simulated runs of programs whose truth is known.
+//! How often the statistics' claims hold, over simulated runs of programs whose shares are known.
 
 use profiler_core::stats::proportion::wilson;
 use std::collections::BTreeMap;
@@ -16,11 +16,11 @@ pub struct Case {
     pub program: Program,
     /// How it is sampled.
     pub sampling: Sampling,
-    /// The goal of the person who watches.
+    /// The precision goal of the simulated watcher.
     pub goal: Goal,
 }
 
-/// What came of the runs of a case. Shares are of the runs.
+/// Results of the runs of a case. Shares are of the runs.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Found {
     /// Runs.
@@ -31,7 +31,7 @@ pub struct Found {
     pub long_run_told: f64,
     /// All intervals of the table hold the long-run share, of the runs where that is so.
     pub long_run: f64,
-    /// The same of sums of functions, as callers have them that hold each other: of this run.
+    /// The same for this run and total times: sums of functions, as nested callers have them.
     pub totals_this_run: f64,
     /// And of the long run.
     pub totals_long_run: f64,
@@ -39,11 +39,11 @@ pub struct Found {
     pub this_run_width: f64,
     /// The same of the long-run interval.
     pub long_run_width: f64,
-    /// A neighbour is called resolved that has the same long-run share or a smaller one.
+    /// A function is called resolved from the next one although its long-run share is not larger.
     pub misordered: f64,
-    /// Some look found a top function's long-run share outside of the ratio that the goal's judge gave.
+    /// At some check a top function's long-run share was outside of the reported ratio.
     pub peeked_wrong: f64,
-    /// The watcher stopped at a look, the goal being reached, and a top function's share was outside of it.
+    /// The watcher stopped because the goal was reached, and a top function's share was outside of it.
     pub stopped_wrong: f64,
     /// The watcher stopped before the end.
     pub stopped: f64,
@@ -134,7 +134,7 @@ impl Case {
         })
     }
 
-    /// Somebody looks once a second and stops when the goal is reached.
+    /// Simulates a watcher who checks once a second and stops when the goal is reached.
     fn watch(&self, run: &Run, found: &mut Found) {
         let per_second = (run.windows.len() as f64 / self.sampling.run_s).round().max(1.0) as usize;
         let (mut wrong, mut stopped) = (false, None);

@@ -1,4 +1,4 @@
-//! Runs `sweetspot daemon` with settings, a store and a socket of its own, and talks to it as an operator would.
+//! Runs `sweetspot daemon` with its own settings, store and socket, and uses it as an operator would.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -162,7 +162,7 @@ impl Daemon {
         Ok(kill(Pid::from_raw(self.pid()? as i32), signal)?)
     }
 
-    /// Has it end, and says how it did.
+    /// Asks it to end, and returns how it did.
     pub fn stop(&mut self, signal: Signal) -> Result<Ended> {
         self.signal(signal)?;
         self.ended()
@@ -217,7 +217,7 @@ pub fn monotonic_ms() -> Result<u64> {
     Ok(Duration::from(clock_gettime(ClockId::CLOCK_MONOTONIC)?).as_millis() as u64)
 }
 
-/// When the monotonic clock was at its beginning (ms since the epoch): as whoever is not kept from reading both at once sees it.
+/// When the monotonic clock began (ms since the epoch), from the closest pair of readings of both clocks.
 fn monotonic_begin_unix_ms() -> Result<f64> {
     let ms = |clock| anyhow::Ok(Duration::from(clock_gettime(clock)?).as_secs_f64() * 1e3);
     let mut best = (f64::INFINITY, 0.0);

@@ -1,4 +1,4 @@
-//! A daemon that is ended again and again, by `kill -9` or as it should be: which of its windows are there afterwards.
+//! A daemon that is ended repeatedly, by `kill -9` or by a regular signal: which of its windows are in the store afterwards.
 
 use std::collections::BTreeMap;
 use std::thread::sleep;
@@ -10,7 +10,7 @@ use serde::Serialize;
 
 use crate::daemon::{Daemon, monotonic_ms, span_ms};
 
-/// What a window takes to be written once it is handed over, on a machine with more to do than it can.
+/// Time to write a window once it is handed over, on an overloaded machine.
 const WRITTEN: Duration = Duration::from_millis(500);
 
 /// The two clocks of a file's name are read one after the other.
@@ -35,7 +35,7 @@ pub struct Life {
 }
 
 impl Life {
-    /// Lets a daemon go on for a while, and ends it.
+    /// Runs a daemon for a while, and ends it.
     pub fn of(daemon: &mut Daemon, from_ms: u64, lasts: Duration, signal: Signal) -> Result<Life> {
         sleep(lasts);
         let targets = daemon.targets()?;

@@ -1,4 +1,4 @@
-//! What a person gets who types the shortest command: the error of the CPU seconds of a program's largest functions, by each
+//! How good a profile the shortest command gives: the error of the CPU seconds of a program's largest functions, with each
 //! profiler's defaults and at usual fixed rates, for runs of a tenth of a second to a minute.
 //!
 //! Sampled runs take turns with runs that nobody samples, so that what sampling adds is known to a fraction of a percent.
@@ -19,7 +19,7 @@ use crate::truth::Truth;
 
 /// The program: eight functions of equal cost, called in shuffled order with known counts.
 const PROGRAM: &str = "mix_fp";
-/// So many of its functions are judged.
+/// Number of its functions that are judged.
 const TOP: usize = 4;
 
 /// A way to profile a command.
@@ -37,7 +37,7 @@ pub enum Way {
 pub const WAYS: [Way; 6] =
     [Way::Sweetspot, Way::Samply, Way::Perf(99), Way::Perf(499), Way::Perf(999), Way::Perf(4_000)];
 
-/// What a profiler said of a run.
+/// A profiler's report of a run.
 #[derive(Clone, Debug, Default)]
 struct Said {
     samples: u64,
@@ -74,7 +74,7 @@ pub struct Judged {
 }
 
 impl Way {
-    /// What a person calls it.
+    /// Its name in the table.
     pub fn name(self) -> String {
         match self {
             Way::Sweetspot => "sweetspot".to_owned(),

@@ -75,7 +75,7 @@ pub fn hierarchy() -> Option<PathBuf> {
     mount_of("cgroup2")
 }
 
-/// A control group that memory can be kept from, of either version of control groups; removed when dropped.
+/// A control group with a memory limit, of either version of control groups; removed when dropped.
 pub struct MemoryGroup {
     folder: PathBuf,
     limit: &'static str,
@@ -101,7 +101,7 @@ impl MemoryGroup {
         Ok(fs::write(self.folder.join("cgroup.procs"), pid.to_string())?)
     }
 
-    /// Lets it have this much more than it has (bytes).
+    /// Limits it to this much more memory than it has (bytes).
     pub fn limit_to_more(&self, bytes: u64) -> Result<()> {
         let usage: u64 = fs::read_to_string(self.folder.join(self.usage))?.trim().parse()?;
         Ok(fs::write(self.folder.join(self.limit), (usage + bytes).to_string())?)

@@ -1,4 +1,4 @@
-//! What tests change in the machine and must put back, even when they panic.
+//! Changes to the machine that tests must undo, even when they panic.
 
 use std::fs;
 use std::ops::{Deref, DerefMut};
@@ -149,7 +149,7 @@ pub fn open_to_all(path: &Path) -> Result<()> {
     Ok(())
 }
 
-/// While it is there, this thread blocks what asks a program to end, and so does what it starts: some supervisors leave it so.
+/// Blocks the signals that ask a program to end, for this thread and what it starts, as some supervisors do; unblocked when dropped.
 pub struct Deaf(SigSet);
 
 impl Deaf {

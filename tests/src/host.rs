@@ -1,4 +1,4 @@
-//! A process that something is loaded into: what it has before and after.
+//! The state of a process before and after a library is loaded into it.
 
 use std::collections::BTreeMap;
 use std::fs;

@@ -1,7 +1,7 @@
 //! What a command costs: CPU time and peak memory, its children's included.
 //!
-//! The kernel tells these of the children that were waited for, all together. So the command runs under a
-//! small process of its own, which has no other child: this executable, started once more.
+//! The kernel reports these only as a sum over all children that were waited for. So the command runs under a
+//! small process that has no other child: this executable, started once more.
 
 use std::path::Path;
 use std::process::{Command, Stdio};

@@ -1,4 +1,4 @@
-//! The experiments of Stoker's dissertation (2014), run again: each line holds what it printed beside what comes out here.
+//! Repeats the experiments of Stoker's dissertation (2014): each line shows the printed figure beside the one computed here.
 
 use std::ops::RangeInclusive;
 
@@ -22,9 +22,9 @@ const SCORE: f64 = 3.3;
 /// A figure of the dissertation and its counterpart.
 #[derive(Clone, Debug, Serialize)]
 pub struct Line {
-    /// Where it stands and what it is.
+    /// Its place in the dissertation, and what it is.
     pub what: String,
-    /// What was printed; `lost` where our copy has no equations any more.
+    /// The printed figure; `lost` where our copy lacks the equations.
     pub paper: String,
     /// What comes out here.
     pub here: String,

@@ -1,4 +1,4 @@
-//! Other profilers beside ours: how each is attached to a running process, and what it left.
+//! Sweetspot and other profilers: how each is attached to a running process, and what it records.
 
 use std::fs;
 use std::io::Read;
@@ -45,7 +45,7 @@ impl Profiler {
     /// All of them.
     pub const ALL: [Profiler; 4] = [Profiler::Sweetspot, Profiler::Bare, Profiler::Dwarf, Profiler::Samply];
 
-    /// What a person calls it.
+    /// Its name in the table.
     pub fn name(self) -> &'static str {
         match self {
             Profiler::Sweetspot => "sweetspot",
@@ -73,8 +73,8 @@ impl Profiler {
         }
     }
 
-    /// Attaches to a process until it exits and leaves a recording in a folder. None of them symbolizes
-    /// here but ours, which does it before it ends.
+    /// Attaches to a process until it exits and leaves a recording in a folder. Only sweetspot symbolizes
+    /// here, before it ends.
     pub fn attach(self, pid: u32, rate_hz: u32, folder: &Path) -> Result<Command> {
         let mut command = self.sample(pid, folder)?;
         let rate = rate_hz.to_string();
@@ -87,7 +87,7 @@ impl Profiler {
         Ok(command)
     }
 
-    /// The same at the rate that it takes by itself, or at 99 a second where it has none of its own.
+    /// The same at its default rate, or at 99 a second where it has none.
     pub fn attach_as_usual(self, pid: u32, folder: &Path) -> Result<Command> {
         match self {
             Profiler::Sweetspot => self.sample(pid, folder),
@@ -111,7 +111,7 @@ impl Profiler {
         Ok(command)
     }
 
-    /// What it left in the folder, and said.
+    /// Reads what it left in the folder and printed.
     pub fn read(self, folder: &Path, stderr: &str) -> Result<Recording> {
         match self {
             Profiler::Sweetspot => read_sweetspot(folder),
@@ -167,7 +167,7 @@ fn read_perf_stacks(perf: &Path, folder: &Path) -> Result<Folded> {
     Ok(Folded::of_perf_script(&String::from_utf8_lossy(&output.stdout)))
 }
 
-/// It tells what was lost in words: `Lost 144 events.`
+/// It prints what was lost in words: `Lost 144 events.`
 fn lost_in(stderr: &str) -> u64 {
     let after = stderr.split("Lost ").nth(1);
     after.and_then(|after| after.split(' ').next()?.parse().ok()).unwrap_or(0)

@@ -25,8 +25,8 @@ const CPU_S: [f64; 3] = [10.0, 60.0, 300.0];
 const OVERHEAD_S: [f64; 4] = [1.5e-6, 5e-6, 12.6e-6, 40e-6];
 /// How long a program stays in a function on average, before the next is drawn (s of CPU time); 0 for no time at all.
 const VISIT_S: [f64; 3] = [0.0, 3e-3, 50e-3];
-/// Rounds are longer or shorter than named by up to this factor, by chance: of a length that is known, some rate happens to
-/// miss all resonances, which nobody can choose who does not know it.
+/// The length of rounds varies at random by up to this factor: for a fixed length, some rate happens to avoid all resonances, but
+/// it can be chosen only by knowing the length.
 const ROUND_SPREAD: f64 = 1.5;
 /// A tick of the controller (ns).
 const TICK_NS: u64 = 100_000_000;
@@ -94,8 +94,8 @@ pub fn programs() -> Vec<Program> {
     programs
 }
 
-/// Programs of next to nothing but one function. They are judged by the three next largest as well, of 0.02% each, and nobody
-/// can choose a rate for functions that no sample has met yet: for a program of one function alone it would be wasted.
+/// Programs of nearly one function alone. They are judged by the three next largest as well, of 0.02% each. No controller can
+/// choose a rate for functions that no sample has hit yet: for a program of only one function it would be wasted.
 pub fn lone_programs() -> Vec<Program> {
     all(&[LONE_SHAPE], &[10.0, 60.0], &[Course::Visits(0.0)])
 }
@@ -441,8 +441,8 @@ pub fn chosen(programs: &[Program], rate_hz: impl Fn(&Program) -> f64) -> Score 
     }))
 }
 
-/// How seconds with the sampling's cost taken out come out at the law's own rate or at that of [`Law::compensated`], where
-/// costs are believed to be off by 15% at most, and are by `off` at most; within a budget (ratio of CPU time).
+/// The score of CPU seconds after the sampling cost was subtracted, at the law's own rate or at that of [`Law::compensated`]. Costs
+/// are assumed to be off by 15% at most, and are off by `off` at most; within a budget (ratio of CPU time).
 pub fn compensated(programs: &[Program], off: f64, at_its_own_rate: bool, budget_ratio: f64) -> Score {
     const BELIEVED: f64 = 0.15;
     let steps = 30;

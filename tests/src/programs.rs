@@ -10,15 +10,15 @@ use anyhow::{Context, Result, bail, ensure};
 
 /// Copies a program to where it is going to be run from.
 ///
-/// Another process writes it. What this one has open for writing is inherited by whatever another test starts meanwhile,
-/// and a file that is open for writing anywhere cannot be run.
+/// Another process writes it. A file that this process has open for writing would be inherited by processes that other tests start
+/// meanwhile, and a file that is open for writing anywhere cannot be executed.
 pub fn copy_program(from: &Path, to: &Path) -> Result<()> {
     let status = Command::new("cp").arg("--").args([from, to]).status().context("there is no cp")?;
     ensure!(status.success(), "cannot copy {} to {}", from.display(), to.display());
     Ok(())
 }
 
-/// What two programs of different functions say that they were built as.
+/// The build id that two different programs share.
 const FORGED: &str = "-Wl,--build-id=0x5ee75ee7c0ffee00112233445566778899aabbcc";
 
 /// How a program is compiled.

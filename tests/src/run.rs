@@ -268,7 +268,7 @@ impl Sweetspot {
         Ok(Attached { running, before })
     }
 
-    /// What a run that was started by itself has left once it has ended.
+    /// The results of a run that the caller started, once it has ended.
     pub fn finish(self, attached: Attached, truth: Option<Truth>) -> Result<Recorded> {
         let ended = finish(attached.running)?.expect_status(0)?;
         let stolen_ratio = stolen_since(attached.before)?;
@@ -347,7 +347,7 @@ impl Recorded {
         Ok(Recorded { ended, stats, folded, stolen_ratio, truth, sweetspot })
     }
 
-    /// What the program itself says it did.
+    /// The program's own account of its work.
     pub fn truth(&self) -> Result<&Truth> {
         self.truth.as_ref().context("an attached run has no truth of its own")
     }

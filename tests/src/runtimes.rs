@@ -1,4 +1,4 @@
-//! Programs that compile as they run, and what they leave.
+//! Programs that compile code at run time, and the files that they leave.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

@@ -80,7 +80,7 @@ pub struct Summary {
     pub slowdown_budget_ratio: f64,
     /// The profiler's own CPU time, as a share of one CPU.
     pub own_cpu_ratio: f64,
-    /// What it may be; 0 where it has no bound of its own.
+    /// Its bound; 0 if it has none.
     pub own_cpu_budget_ratio: f64,
     /// Samples that the law asks for at the target's CPU time.
     pub law_samples: f64,

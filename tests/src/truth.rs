@@ -1,4 +1,4 @@
-//! What a program of known truth says it did, and how a profile compares.
+//! The account that a test program gives of its own work, and how a profile compares.
 
 use std::collections::BTreeMap;
 use std::fs;

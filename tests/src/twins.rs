@@ -18,10 +18,10 @@ use crate::slope::Figure;
 
 /// Length of a turn (s): short against what disturbs, long against what the hand-over costs.
 pub const TURN_S: f64 = 0.004;
-/// Work of the turns that tell how much makes such a turn, and for how long they are taken.
+/// Work of the first turns, which find out how much work fills a turn, and how long they go on.
 const TRIAL_ITERATIONS: u64 = 200_000;
 const TRIAL: Duration = Duration::from_millis(500);
-/// The twin must be given so long to end.
+/// Time that the twin has to end.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Twins that work at what an interpreter and its libraries do.
@@ -65,7 +65,7 @@ pub struct Work {
 pub struct Turn {
     /// Which one it is.
     pub number: u64,
-    /// CPU time of the twin that nobody samples (s).
+    /// CPU time of the unsampled twin (s).
     pub twin_s: f64,
     /// CPU time of the other (s).
     pub process_s: f64,
@@ -111,8 +111,8 @@ impl Twins {
         Twins::with_iterations(work, (iterations as u64).max(1), None)
     }
 
-    /// Starts twins on a CPU that do what the knobs say, with turns as long as those of others, or this part of the usual: where
-    /// they rest most of the time, there are few.
+    /// Starts twins on a CPU that follow the knobs. Their turns have the usual length or this part of it: twins that rest most of the
+    /// time have few turns.
     pub fn turning(cpu: usize, knobs: Knobs, part: f64, like: Option<&Twins>) -> Result<Twins> {
         let work = Work { kind: "compute", depth: 0, step_at: 0, cpu, program: "twins_nofp" };
         let iterations = match like {
@@ -150,7 +150,7 @@ impl Twins {
         Ok(Twins { running, folder, iterations, pid })
     }
 
-    /// Ends them, and says what each turn took.
+    /// Ends them, and returns the length of each turn.
     pub fn end(mut self) -> Result<Vec<Turn>> {
         drop(self.running.stdin.take());
         let asked = Instant::now();
@@ -180,7 +180,7 @@ pub fn now_s() -> Result<f64> {
     Ok(now.tv_sec() as f64 + now.tv_nsec() as f64 * 1e-9)
 }
 
-/// What the process took more than its twin, as a ratio to the twin's time. `None` of too few turns.
+/// Extra time of the process over its twin, as a ratio to the twin's time. `None` for too few turns.
 pub fn excess(turns: &[Turn]) -> Option<Figure> {
     let found = twins::excess(&turns.iter().map(Turn::times).collect::<Vec<_>>())?;
     Some(Figure { mean: found.ratio, se: found.se })
@@ -192,15 +192,15 @@ pub fn calm(turns: &[Turn]) -> Vec<Turn> {
     twins::undisturbed(&times).into_iter().map(|at| turns[at]).collect()
 }
 
-/// What a stretch of turns and the profiler took.
+/// CPU time of a range of turns, and of the profiler.
 pub struct Spent<'a> {
     /// The turns, in order.
     pub turns: &'a [Turn],
     /// The profiler's CPU time: moments (s on the turns' clock), and what it had used (s).
     pub own: &'a [(f64, f64)],
-    /// What the process takes more than its twin, unsampled (ratio).
+    /// Extra time of the process over its twin when neither is sampled (ratio).
     pub usual: f64,
-    /// What turns take where nothing is sampled at all; `None` to take the twin's word for it.
+    /// Length of turns when nothing is sampled; `None` to use the twin's.
     pub alone: Option<Alone>,
 }
 

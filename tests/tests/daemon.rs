@@ -575,7 +575,7 @@ fn whoever_reads_symbols_has_no_rights_and_ends_with_the_daemon_and_another_take
 
 /// As long as a mount namespace is held, or a file in it, nothing that is mounted there can go away.
 #[test]
-fn a_container_that_has_ended_is_let_go_though_its_target_goes_on() -> Result<()> {
+fn the_root_of_an_ended_container_is_released_though_its_target_goes_on() -> Result<()> {
     privileged!();
     let (busy, host, seen) = (Busy::new()?, Busy::new()?, tempfile::tempdir()?);
     // What both map is met here first: libraries that are first met in a container hold it as long as others map them.

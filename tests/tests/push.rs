@@ -250,8 +250,8 @@ fn what_is_not_acknowledged_is_an_error_of_a_line_that_says_what_to_do() -> Resu
         (said("400 Bad Request", "labels are bad\n"), 1, &["refuses it (400): labels are bad", "--format"]),
         (say("401 Unauthorized"), 77, &["(401)", "--token-file"]),
         (say("403 Forbidden"), 77, &["(403)", "may write"]),
-        (say("404 Not Found"), 1, &["takes no profiles at /ingest (404)", "--to"]),
-        (say("413 Content Too Large"), 1, &["takes no body of", "(413)", "limit"]),
+        (say("404 Not Found"), 1, &["does not accept profiles at /ingest (404)", "--to"]),
+        (say("413 Content Too Large"), 1, &["does not accept a body of", "(413)", "limit"]),
         (say("429 Too Many Requests\r\nretry-after: 30"), 1, &["(429)", "after 30 s"]),
         (say("502 Bad Gateway"), 1, &["failed (502)", "later"]),
         (
@@ -262,7 +262,7 @@ fn what_is_not_acknowledged_is_an_error_of_a_line_that_says_what_to_do() -> Resu
         (Play::Hang, 1, &["broke off", "log"]),
         (Play::Wait, 1, &["did not answer in full within 2 s", "--timeout"]),
         (Play::Endless, 1, &["answers with more than 64 KiB", "--to"]),
-        (Play::Say("SSH-2.0-OpenSSH_9.2\r\n".to_string()), 1, &["gives no answer that can be read", "--to"]),
+        (Play::Say("SSH-2.0-OpenSSH_9.2\r\n".to_string()), 1, &["gives an unreadable answer", "--to"]),
     ];
     for (play, status, words) in faults {
         let backend = Backend::start(play.clone())?;
@@ -294,7 +294,7 @@ fn a_page_that_says_200_acknowledges_no_otlp_profile() -> Result<()> {
     let length = page.len();
     let backend = Backend::saying(&format!("HTTP/1.1 200 OK\r\ncontent-length: {length}\r\n\r\n{page}"))?;
     let ended = push(&[&profile()?, "--to", &backend.url, "--format", "otlp"])?.expect_status(1)?;
-    ensure!(ended.stderr.contains("acknowledges no profile"), "{ended:?}");
+    ensure!(ended.stderr.contains("without acknowledging a profile"), "{ended:?}");
     Ok(())
 }
 

@@ -43,7 +43,7 @@ fn every_problem_of_a_settings_file_is_a_line_with_its_place() -> Result<()> {
     for (line, begin) in lines.iter().zip([
         "sweetspot.toml:2:8: budget.host: expected a share",
         "sweetspot.toml:3:2: there is no key stroe; did you mean store?",
-        "sweetspot.toml:6:1: listen.mode: 0666 lets every user in",
+        "sweetspot.toml:6:1: listen.mode: 0666 gives every user access",
     ]) {
         ensure!(line.starts_with(begin), "{line}");
     }

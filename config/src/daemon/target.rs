@@ -137,7 +137,7 @@ impl TargetSettings {
         if self.everything {
             words.push("everything".to_owned());
         }
-        let each = self.each.map(|each| format!(", each {each} by itself")).unwrap_or_default();
+        let each = self.each.map(|each| format!(", each {each} separately")).unwrap_or_default();
         words.join(" and ") + &each
     }
 }

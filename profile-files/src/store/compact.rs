@@ -107,7 +107,9 @@ impl<D: Disk> Store<D> {
             let stamp = Stamp::new(group.level, target, labels, time_ranges);
             let sealed = seal::seal(&stamp, &profile).map_err(|cause| failed(&cause.to_string()))?;
             if !reads_back(&sealed, &profile) {
-                return Err(failed("merged, they would be more than a reader takes; they stay as they are"));
+                return Err(failed(
+                    "the merged file would exceed the limits for reading; the files stay unmerged",
+                ));
             }
             let sources = counted.iter().map(|entry| entry.path.clone()).chain(held).collect();
             return Ok(Work::Replace { stamp, sealed, sources });

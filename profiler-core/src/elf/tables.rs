@@ -33,7 +33,7 @@ pub(crate) enum Found {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Callers {
     /// Nothing: they know no function there.
-    Untold,
+    Unknown,
     /// It has none.
     None,
     /// The same, and its very beginning is returned to, one byte behind the address.
@@ -296,7 +296,7 @@ impl UnwindTables {
             Answered::Answer { answer: true, .. } => Callers::Some,
             Answered::Answer { answer: false, .. } => Callers::None,
             Answered::Nothing if self.begins_at(svma.wrapping_add(1)) => Callers::NoneAtBeginning,
-            Answered::Nothing | Answered::Unsafe => Callers::Untold,
+            Answered::Nothing | Answered::Unsafe => Callers::Unknown,
         }
     }
 

@@ -221,7 +221,7 @@ impl AddressSpace {
     pub(crate) fn callers(&self, address: u64) -> Callers {
         let mapping = self.mapping(address);
         let tables = mapping.and_then(|m| Some((m, &m.image.as_ref()?.tables)));
-        tables.map_or(Callers::Untold, |(m, tables)| tables.callers(address.wrapping_sub(m.bias)))
+        tables.map_or(Callers::Unknown, |(m, tables)| tables.callers(address.wrapping_sub(m.bias)))
     }
 
     /// What unwinding needs to know of the loaded files.

@@ -44,7 +44,7 @@ pub struct Replicas(f64);
 #[derive(Clone, Copy, Debug, PartialEq, thiserror::Error)]
 pub enum NotBelieved {
     /// It is negative, infinite or no number.
-    #[error("it is no amount of CPU time")]
+    #[error("it is not an amount of CPU time")]
     NoAmount,
     /// It is less than the replica here uses alone.
     #[error("it is {fleet_cpus:.2} CPUs, less than the {here_cpus:.2} that are used here alone")]

@@ -19,8 +19,9 @@ use crate::stats::regression::{Prior, RegressionSettings, RobustRegression};
 /// By how much the field may differ from the calibration, as a multiple of its costs: what the priors leave open. Wide, so
 /// that a burst is enough to leave them.
 const FIELD_SPREAD: f64 = 2.0;
-/// Outliers that show a step: at least this many times, most of a burst, that are this many standard deviations off.
+/// Outliers in one burst, and most of its times, that show a step of the costs: at least this many.
 const STEP_TIMES: u64 = 10;
+/// Standard deviations from the estimate beyond which a time counts as such an outlier.
 const STEP_DEVIATIONS: f64 = 3.0;
 /// Most recent times that modes are searched in.
 const RECENT_TIMES: usize = 400;

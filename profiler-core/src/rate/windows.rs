@@ -54,9 +54,9 @@ impl WindowLength {
     /// Length of windows (ns) with this many `targets`, where `asked_ns` is configured and `budget_cpus` is the host's
     /// budget.
     pub fn length_ns(&self, asked_ns: u64, targets: usize, budget_cpus: f64) -> u64 {
-        let affordable_ns = targets as f64 * self.each_ns / (SHARE * budget_cpus);
+        let shortest_ns = targets as f64 * self.each_ns / (SHARE * budget_cpus);
         let longest_ns = asked_ns.saturating_mul(MOST_STRETCHED);
-        (affordable_ns as u64).clamp(asked_ns, longest_ns) // with a budget of 0 it is infinite or NaN
+        (shortest_ns as u64).clamp(asked_ns, longest_ns) // with a budget of 0 it is infinite or NaN
     }
 
     /// Mean cost of naming and storing the windows of this many `targets`, each `length_ns` long (CPUs).

@@ -36,7 +36,7 @@ pub enum StackEnd {
     /// address.
     OutermostBeginning,
     /// Nothing is known of that code.
-    Untold,
+    Unknown,
     /// Callers are missing, or the code lies in no file.
     Inner,
     /// As [`Self::Inner`], and the word in the caller's place leads to memory that is not executable.
@@ -58,8 +58,8 @@ pub(super) fn stack_end(space: &AddressSpace, address: u64) -> StackEnd {
         Callers::None => StackEnd::Outermost,
         Callers::NoneAtBeginning => StackEnd::OutermostBeginning,
         Callers::Some => StackEnd::Inner,
-        Callers::Untold if space.begins_program(address) => StackEnd::Outermost,
-        Callers::Untold => StackEnd::Untold,
+        Callers::Unknown if space.begins_program(address) => StackEnd::Outermost,
+        Callers::Unknown => StackEnd::Unknown,
     }
 }
 

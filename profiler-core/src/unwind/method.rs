@@ -22,24 +22,26 @@ const TRIAL_SAMPLES: u32 = 200;
 const FIRST_STACKS: u32 = 50;
 /// Samples after which a comparison is given up, because too few stacks are complete enough to compare chains with.
 const TRIAL_LIMIT: u32 = 10 * TRIAL_SAMPLES;
-/// Disagreements that frame pointers may have (a sample inside a function's prologue is one). If there are any,
-/// `LONGER_TRIAL` times the samples are compared: one disagreement in two hundred would be too many.
+/// Disagreements that frame pointers may have; a sample inside a function's prologue is one.
 const TOLERATED: u32 = 1;
+/// If there is a disagreement, this many times the samples are compared: one in two hundred would be too many.
 const LONGER_TRIAL: u32 = 5;
 /// The frames outside `main` or a thread's function, which C libraries build without frame pointers.
 const START_UP_FRAMES: usize = 3;
-/// Of [`WATCH_SAMPLES`] stacks, how many with an unknown outermost frame end the trust in frame pointers.
+/// Stacks with an unknown outermost frame, among [`WATCH_SAMPLES`], that end the trust in frame pointers.
 const BROKEN_TO_REVERT: u32 = 5;
+/// Stacks among which broken ones are counted.
 const WATCH_SAMPLES: u32 = 1000;
-/// Frames of the tables and of the chain that must agree before the chain continues a stack, and how many of the
-/// tables' outermost frames may be wrong: words that the thread has left on its stack.
+/// Frames of the tables and of the chain that must agree before the chain continues a stack.
 const AGREEING_FRAMES: usize = 2;
+/// Of the tables' outermost frames, how many may be wrong: words that the thread has left on its stack.
 const MADE_UP_FRAMES: usize = 2;
 /// If only frame pointers lead to the end of at least one stack in this many, samples carry both.
 const BOTH_FOR_ONE_IN: u32 = 50;
 /// If the tables lose at least one stack in this many, frame pointers are compared again: at once the first time, then
-/// after pauses that double from `AUDIT_AFTER_NS` to `LONGEST_PAUSE_NS`.
+/// after pauses that double from [`AUDIT_AFTER_NS`] to [`LONGEST_PAUSE_NS`].
 const LOST_ONE_IN: u32 = 50;
+/// Longest pause between such comparisons (ns).
 const LONGEST_PAUSE_NS: u64 = 3_600_000_000_000;
 /// How long frame pointers are trusted before they are compared again.
 const AUDIT_AFTER_NS: u64 = 30_000_000_000;
@@ -248,7 +250,7 @@ impl MethodChoice {
                 _ if end.is_outermost() => Outcome::Complete,
                 last if self.outermost.contains(&last) => Outcome::Complete,
                 // It cannot be decided here, and the user chose frame pointers.
-                _ if self.fixed && end == StackEnd::Untold => Outcome::Complete,
+                _ if self.fixed && end == StackEnd::Unknown => Outcome::Complete,
                 _ => Outcome::Broken,
             },
         };

@@ -121,7 +121,7 @@ pub struct StackUnwinder {
     /// The word that the outermost one keeps of its caller and that was not copied.
     unread: Option<u64>,
     /// Whether the outermost frame returns to memory that is not known to be executable.
-    is_untold: bool,
+    returns_outside_code: bool,
     /// How a stack ends that goes no further than a return address, by the generation of the process.
     ends: FxHashMap<(u64, u64), StackEnd>,
 }
@@ -138,8 +138,8 @@ impl StackUnwinder {
     }
 
     /// Whether the last stack returns to memory that is not executable, as far as known.
-    pub fn is_untold(&self) -> bool {
-        self.is_untold
+    pub fn returns_outside_code(&self) -> bool {
+        self.returns_outside_code
     }
 
     /// What it means if a stack ends at a lookup address. `is_return`: the frame is a caller, not the innermost frame,
@@ -231,7 +231,7 @@ impl StackUnwinder {
     ) -> Unwound {
         let first = frames.len();
         self.places.clear();
-        (self.unread, self.is_untold) = (None, false);
+        (self.unread, self.returns_outside_code) = (None, false);
         let (base, unwound) = match regs {
             UserRegs::X86_64 { ip, general } => {
                 let [bp, sp] = [6, 7].map(|number| general[number].unwrap_or(0));
@@ -287,8 +287,8 @@ impl StackUnwinder {
         let none = callers.take_while(|&&caller| !process.space.is_executable(caller)).count();
         frames.truncate(frames.len() - none);
         self.places.truncate(frames.len() - first);
-        self.is_untold = none > 0;
-        self.is_untold
+        self.returns_outside_code = none > 0;
+        self.returns_outside_code
     }
 
     /// The outcome of a stack whose outermost frame has no caller in the place of its return address.
@@ -296,7 +296,7 @@ impl StackUnwinder {
         let Some(&last) = frames.last() else { return Outcome::Broken };
         match self.end_at(process, last, frames.len() > 1) {
             end if end.is_outermost() => Outcome::Complete,
-            StackEnd::Untold => lost(&process.space, last, true),
+            StackEnd::Unknown => lost(&process.space, last, true),
             _ => Outcome::Broken,
         }
     }

@@ -324,7 +324,7 @@ fn what_a_stack_ends_in_tells_whether_it_is_whole() {
         // Before the first byte of a function no call lies, and in one none can.
         assert_eq!(end(BODY, true), StackEnd::Outermost, "the return address was put there");
         assert_eq!(end(LEAF - 1, true), StackEnd::OutermostBeginning);
-        assert_eq!(end(TEXT + 0xa00, true), StackEnd::Untold);
+        assert_eq!(end(TEXT + 0xa00, true), StackEnd::Unknown);
         assert_eq!(end(ANONYMOUS, true), StackEnd::Inner);
     }
 }

@@ -94,7 +94,7 @@ impl Params {
         let ns = unix_ns(text).or_else(|| text.parse::<When>().ok().and_then(|when| when.unix_ns(now)));
         ns.map(Some).ok_or_else(|| {
             Problem::bad(format!(
-                "{} is no time since 1970; write Unix seconds, or a time such as -1h, 09:30, 2026-11-22T09:30 or \
+                "{} is not a time since 1970; write Unix seconds, or a time such as -1h, 09:30, 2026-11-22T09:30 or \
                  2026-11-22T09:30Z",
                 parameter.name
             ))
@@ -137,9 +137,9 @@ impl Params {
         for text in self.all(parameter) {
             let label = text.split_once('=').filter(|(key, _)| !key.is_empty());
             let (key, text) = label
-                .ok_or_else(|| Problem::bad(format!("{} is no label; write KEY=TEXT", parameter.name)))?;
+                .ok_or_else(|| Problem::bad(format!("{} is not a label; write KEY=TEXT", parameter.name)))?;
             if labels.insert(key.to_owned(), text.to_owned()).is_some_and(|other| other != text) {
-                return Err(Problem::bad(format!("the label {key} has one text; leave the other out")));
+                return Err(Problem::bad(format!("the label {key} is given with two texts; leave one out")));
             }
         }
         Ok(labels)
@@ -154,7 +154,7 @@ impl Params {
         let Some(text) = self.one(parameter) else { return Ok(None) };
         Format::named(text).map(Some).ok_or_else(|| {
             let names = FORMATS.map(|format| format.name).join(", ");
-            Problem::bad(format!("{} is none of {names}; write one of them", parameter.name))
+            Problem::bad(format!("{} is not one of {names}; write one of them", parameter.name))
         })
     }
 }

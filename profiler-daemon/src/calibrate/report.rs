@@ -146,7 +146,7 @@ impl Report<'_> {
                 "not kept: the errors are too large; run `sweetspot calibrate` again".to_owned()
             }
             Keeping::BetterThere(path) => {
-                format!("not kept: {} holds one from a quieter time or a longer look", path.display())
+                format!("not kept: {} holds one from a quieter time or a longer measurement", path.display())
             }
             Keeping::Failed(path, error) => {
                 format!("not kept: {} cannot be written ({error}); set XDG_CACHE_HOME", path.display())

@@ -53,7 +53,7 @@ pub(crate) enum CgroupError {
         first: PathBuf,
     },
     /// A folder of another file system, or no folder.
-    #[error("{} is no cgroup; give a folder of the cgroup v2 hierarchy, which is mounted at {}", path.display(), hierarchy.display())]
+    #[error("{} is not a cgroup; give a folder of the cgroup v2 hierarchy, which is mounted at {}", path.display(), hierarchy.display())]
     NotAGroup {
         /// What was found.
         path: PathBuf,

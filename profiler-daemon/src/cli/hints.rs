@@ -44,7 +44,7 @@ const FLAGS: &[(&[&str], &[&str], &str)] = &[
         &["record"],
         "leave it out: child processes and native code are always profiled",
     ),
-    (&["-i", "--input"], &["report"], "give the file by itself: `sweetspot report FILE.pb.gz`"),
+    (&["-i", "--input"], &["report"], "give the file alone: `sweetspot report FILE.pb.gz`"),
 ];
 
 /// Subcommands of other profilers.

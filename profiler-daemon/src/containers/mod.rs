@@ -83,7 +83,7 @@ impl Trouble {
         match self {
             Self::Missing => "there is no such socket; is the runtime running?".to_owned(),
             Self::Denied => {
-                "it may not be opened: a runtime's socket is root's; give the profiler's user access to it \
+                "it cannot be opened: a runtime's socket belongs to root; give the profiler's user access to it \
                              (docs/containers.md)"
                     .to_owned()
             }

@@ -134,7 +134,7 @@ struct Problem {
 /// What the daemon said.
 fn refused(status: StatusCode, body: &[u8]) -> anyhow::Error {
     let said = serde_json::from_slice::<Problem>(body).map(|problem| visible(&problem.detail));
-    let text = said.unwrap_or_else(|_| format!("sweetspot answered {status}; is it of another version?"));
+    let text = said.unwrap_or_else(|_| format!("sweetspot answered {status}; does it have another version?"));
     match status {
         StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => Failure::NotPermitted(text).into(),
         StatusCode::BAD_REQUEST => usage(text),

@@ -69,7 +69,7 @@ fn show<T: DeserializeOwned>(
         return terminal.print(&format!("{}\n", String::from_utf8_lossy(answer).trim_end()));
     }
     let understood = serde_json::from_slice(answer).map_err(|error| {
-        anyhow!("the daemon's answer is not understood ({error}); is it of another version?")
+        anyhow!("the daemon's answer is not understood ({error}); does it have another version?")
     })?;
     terminal.print(&text(&understood))
 }

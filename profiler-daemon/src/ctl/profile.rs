@@ -30,7 +30,10 @@ pub(super) fn run(client: &Client<'_>, asked: &CtlProfile, json: bool, terminal:
     };
     let bytes = client.ask(Method::Get, &path(asked), None, PATIENCE + waiting)?;
     let profile = pprof::read_cpu_time(bytes.as_slice()).map_err(|error| {
-        anyhow!("the daemon's profile cannot be read ({:#}); is it of another version?", Error::from(error))
+        anyhow!(
+            "the daemon's profile cannot be read ({:#}); does it have another version?",
+            Error::from(error)
+        )
     })?;
     match outputs {
         Some(outputs) => {

@@ -127,7 +127,7 @@ fn method(target: &ShownTarget) -> Option<String> {
     let stacks = match target.unwind.as_deref() {
         Some("fp") => ", stacks by frame pointers",
         Some("dwarf") => ", stacks by unwind tables",
-        Some("trial") => ", stacks both ways, to find the better",
+        Some("trial") => ", stacks both ways, to compare them",
         _ => "",
     };
     Some(format!("{events}{stacks}"))

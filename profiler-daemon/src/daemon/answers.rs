@@ -64,7 +64,7 @@ impl Daemon {
         if self.named(&wanted.target.name).is_some() {
             let name = wanted.target.name;
             return Err(Refused::Conflict(format!(
-                "there already is a target called {name}; choose another name"
+                "a target named {name} already exists; choose another name"
             )));
         }
         if let Some(Err(refused)) = wanted.target.pid.map(explain::thread) {

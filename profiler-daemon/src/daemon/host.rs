@@ -63,17 +63,19 @@ impl HostAccount {
     /// Share of the CPU time of all CPUs that was spent in the last ten seconds, those before it began included.
     pub(crate) fn last_10s_ratio(&self) -> f64 {
         let (then, now) = (self.oldest(), self.latest());
-        let wall_ns = now.at_ns.saturating_sub(then.at_ns).max(WINDOW_NS) * self.cpus as u64;
-        let spent_ns = now.since(&then);
-        if wall_ns > 0 { spent_ns as f64 / wall_ns as f64 } else { 0.0 }
+        now.since(&then) as f64 / self.all_cpus_ns(&then, &now)
     }
 
     /// [`Self::last_10s_ratio`] without set-up, which is charged over the following minutes.
     pub(crate) fn counted_10s_ratio(&self) -> f64 {
         let (then, now) = (self.oldest(), self.latest());
-        let wall_ns = now.at_ns.saturating_sub(then.at_ns).max(WINDOW_NS) * self.cpus as u64;
         let once_ns = now.once_ns.saturating_sub(then.once_ns);
-        now.since(&then).saturating_sub(once_ns) as f64 / wall_ns as f64
+        now.since(&then).saturating_sub(once_ns) as f64 / self.all_cpus_ns(&then, &now)
+    }
+
+    /// CPU time that all CPUs have between two moments, at least for ten seconds of one CPU (ns): never zero.
+    fn all_cpus_ns(&self, then: &Spent, now: &Spent) -> f64 {
+        (now.at_ns.saturating_sub(then.at_ns).max(WINDOW_NS) * self.cpus as u64) as f64
     }
 
     /// Own CPU time for no target and for no names, in the last ten seconds (CPU-seconds per second). In the first ten

@@ -18,8 +18,9 @@ use crate::sys::{clock, memory, procfs};
 const RANK_EVERY_NS: u64 = 10_000_000_000;
 const TOO_MANY: &str =
     "there are more targets than limits.targets, and others are more active; raise it, or name fewer";
-/// Pause after a target was dropped for lack of memory, before another one is dropped or a left-out one returns (ns).
+/// Pause after a target was dropped for lack of memory, before another one is dropped (ns).
 const RELIEF_NS: u64 = 5_000_000_000;
+/// Pause after a target was dropped for lack of memory, before a left-out one returns (ns).
 const LET_IN_AFTER_NS: u64 = 600_000_000_000;
 /// Time in a turn after which no other target is attached to (ns).
 const ATTACH_NS: u64 = 50_000_000;
@@ -30,7 +31,7 @@ impl Daemon {
     /// Scans for processes; starts to sample targets that have processes, and ends those that no longer have any.
     pub(super) fn look_for_targets(&mut self, now_ns: u64) {
         self.pass_on_news();
-        self.look_begins();
+        self.scan_begins();
         let before_ns = clock::thread_cpu_ns();
         if let Some(names) = self.runtimes.take() {
             self.discovery.name_containers(names);
@@ -41,7 +42,7 @@ impl Daemon {
             self.runtimes.query_soon();
         }
         let cost_ns = clock::thread_cpu_ns().saturating_sub(before_ns);
-        self.looks.looked(now_ns, cost_ns, host_cpus(&self.settings));
+        self.scan_schedule.note_scan(now_ns, cost_ns, host_cpus(&self.settings));
         for &id in &changes.appeared {
             let watched = self.discovery.target(id).map(|found| self.watched(found));
             self.targets.extend(watched.map(|watched| (id, watched)));
@@ -64,19 +65,19 @@ impl Daemon {
             }
         }
         self.note_taken(&changes);
-        self.part_from_creators(&changes);
+        self.leave_children_to_others(&changes);
         self.targets.values_mut().for_each(Watched::settle_members);
         changes.gone.iter().for_each(|id| self.drop_target(*id));
         self.weigh_sharing(now_ns);
         self.go_on_with_targets(now_ns);
-        self.look_ended(&changes);
+        self.scan_ended(&changes);
     }
 
     /// Ends and starts samplers of known targets.
     pub(super) fn go_on_with_targets(&mut self, now_ns: u64) {
         self.end_targets(now_ns);
         self.attach_targets(now_ns);
-        self.tell_others_time();
+        self.subtract_others_time();
     }
 
     /// Notes which targets lost processes to requested targets.
@@ -90,7 +91,7 @@ impl Daemon {
     }
 
     /// A sampler follows the children of its processes; this removes children that belong to another target.
-    fn part_from_creators(&mut self, changes: &Changes) {
+    fn leave_children_to_others(&mut self, changes: &Changes) {
         let others = self.targets.iter_mut().filter(|(_, watched)| !watched.identity.is_everything);
         for (id, engine) in others.filter_map(|(id, watched)| Some((id, watched.engine()?))) {
             let of_others = |all: &[(TargetId, u32)], dropped: &[(TargetId, u32)]| -> Vec<u32> {
@@ -141,7 +142,7 @@ impl Daemon {
 
     /// Subtracts the CPU time counted by other targets' own samplers from that of `everything` and of the shared
     /// sampler.
-    pub(super) fn tell_others_time(&mut self) {
+    pub(super) fn subtract_others_time(&mut self) {
         let others_ns: u64 = self
             .targets
             .values()
@@ -205,11 +206,11 @@ impl Daemon {
         let takes_room =
             |watched: &&Watched| watched.is_sampled() || watched.is_coming() && !watched.has_failed();
         let too_many = self.targets.values().filter(takes_room).count().saturating_sub(most);
-        self.let_idle_go(too_many);
+        self.stop_idle(too_many);
     }
 
     /// Detaches up to `most` of these targets.
-    fn let_idle_go(&mut self, most: usize) {
+    fn stop_idle(&mut self, most: usize) {
         let is_idle = |watched: &Watched| watched.is_sampled() && !watched.has_processes();
         let idle: Vec<TargetId> = self
             .targets
@@ -269,7 +270,7 @@ impl Daemon {
     pub(super) fn keep_within_bounds(&mut self, now_ns: u64) {
         if now_ns >= self.relieved_ns + RELIEF_NS && self.memory_is_short() {
             self.setup.symbols.give_up_loaded();
-            self.let_idle_go(usize::MAX);
+            self.stop_idle(usize::MAX);
             memory::give_back();
             if self.memory_is_short() {
                 (self.pressed, self.relieved_ns) = (self.pressed + 1, now_ns);

@@ -21,13 +21,13 @@ mod host;
 mod journal;
 mod ledger;
 mod log;
-mod looks;
 mod members;
 pub(crate) mod notify;
 mod pace;
 mod ranking;
 pub(crate) mod recent;
 mod reload;
+mod scan_schedule;
 mod shared;
 pub(crate) mod state;
 pub(crate) mod status_snapshot;
@@ -55,10 +55,10 @@ use self::flushing::FlushWaiter;
 use self::host::{HostAccount, Spent};
 use self::journal::Journal;
 use self::ledger::Ledger;
-use self::looks::Looks;
 use self::notify::Notifier;
 use self::recent::RecentDecisions;
 use self::reload::{Prepared, Reloading};
+use self::scan_schedule::ScanSchedule;
 use self::shared::SharedState;
 use self::wakes::{Wake, Wakes};
 use self::watched::{Totals, Watched};
@@ -161,7 +161,7 @@ struct Daemon {
     notifier: Notifier,
     began_ns: u64,
     next_second_ns: u64,
-    looks: Looks,
+    scan_schedule: ScanSchedule,
     next_ranking_ns: u64,
     /// When the CPU time of each target was read (ns).
     noted_ns: u64,
@@ -222,7 +222,7 @@ impl Daemon {
             notifier: Notifier::from_env(),
             began_ns: now_ns,
             next_second_ns: now_ns,
-            looks: Looks::default(),
+            scan_schedule: ScanSchedule::default(),
             next_ranking_ns: now_ns,
             noted_ns: 0,
             waiting: Vec::new(),
@@ -342,7 +342,7 @@ impl Daemon {
     }
 
     fn each_second(&mut self, now_ns: u64) {
-        match self.looks.is_due(now_ns) {
+        match self.scan_schedule.is_due(now_ns) {
             true => self.look_for_targets(now_ns),
             false => self.go_on_with_targets(now_ns),
         }

@@ -72,13 +72,13 @@ impl NameBudget {
         f64::from_bits(self.cpus.load(Ordering::Relaxed))
     }
 
-    /// One more request waits for the queue.
-    pub(crate) fn hasten(&self) {
+    /// Notes that one more request waits for the queue.
+    pub(crate) fn add_urgent(&self) {
         self.urgent.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// One request fewer waits for names.
-    pub(crate) fn hastened(&self) {
+    /// Notes that one request fewer waits for the queue.
+    pub(crate) fn remove_urgent(&self) {
         let _ =
             self.urgent.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |waiting| waiting.checked_sub(1));
     }
@@ -200,11 +200,11 @@ mod tests {
         pace.budget.allow(0.01, 0.0);
         assert_eq!(pause_s(&pace, 55, 0), 5.0, "there is no room");
         assert_eq!(pause_s(&pace, 60, 0), 0.0);
-        pace.budget.hasten();
+        pace.budget.add_urgent();
         assert_eq!(pause_s(&pace, 10, 10), 0.0, "though there is no room");
         pace.budget.allow(0.01, f64::INFINITY);
-        pace.budget.hastened();
-        pace.budget.hastened();
+        pace.budget.remove_urgent();
+        pace.budget.remove_urgent();
         assert_eq!(pause_s(&pace, 10, 9), 10.0);
     }
 

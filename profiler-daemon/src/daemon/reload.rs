@@ -147,7 +147,7 @@ impl Daemon {
         self.adopt_shared();
         self.next_ranking_ns = now_ns; // the limit on targets may have changed
         self.attach_targets(now_ns);
-        self.tell_others_time();
+        self.subtract_others_time();
         tracing::info!("settings in force: {}", self.settings.in_words());
         Ok(())
     }

@@ -301,14 +301,14 @@ impl Daemon {
     }
 
     /// A scan of all processes begins.
-    pub(super) fn look_begins(&mut self) {
+    pub(super) fn scan_begins(&mut self) {
         if let Some(owners) = self.shared().and_then(|shared| shared.engine.session.owners.as_mut()) {
-            owners.look_begins();
+            owners.scan_begins();
         }
     }
 
     /// A scan has ended: assigns each process to its target, or to none.
-    pub(super) fn look_ended(&mut self, changes: &Changes) {
+    pub(super) fn scan_ended(&mut self, changes: &Changes) {
         let has_rest = self.samples_rest();
         let Some(shared) = self.sharing.shared.as_deref_mut() else { return };
         let (targets, discovery) = (&self.targets, &self.discovery);
@@ -336,7 +336,7 @@ impl Daemon {
                     false => session.assign(pid, None, false),
                 }
             }
-            session.look_ended();
+            session.scan_ended();
         });
     }
 }

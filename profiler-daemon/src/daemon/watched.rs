@@ -325,7 +325,7 @@ impl Watched {
             return;
         }
         sampled.engine.session.own_time.enter();
-        sampled.engine.told(&joined, &left);
+        sampled.engine.apply_member_changes(&joined, &left);
         sampled.engine.session.own_time.leave();
     }
 

@@ -200,16 +200,16 @@ impl WriterState {
     /// Why nothing can be stored at present, if so.
     fn problem(&self, has_ended: bool, now_ns: u64) -> Option<String> {
         if has_ended {
-            return Some("what keeps windows has met an error of sweetspot's; its log says which".to_owned());
+            return Some("internal error in the thread that stores windows; see sweetspot's log".to_owned());
         }
         let waits_ns = self.handed.front().map_or(0, |handed| now_ns.saturating_sub(handed.at_ns));
         if waits_ns > TOO_LONG_NS {
             let waits_s = waits_ns / 1_000_000_000;
-            return Some(format!("a window has waited for {waits_s} s to be kept; look at the disk"));
+            return Some(format!("a window has waited for {waits_s} s to be stored; check the disk"));
         }
         if self.dropped > 0 {
             return Some(format!(
-                "{} windows were dropped since one was kept: more wait than limits.queue lets; look at the disk, or raise it",
+                "{} windows were dropped since one was last stored: limits.queue is full; check the disk, or raise limits.queue",
                 self.dropped
             ));
         }
@@ -311,7 +311,8 @@ impl WindowWriter {
         state.handed.pop_back();
         state.dropped += 1;
         state.store.dropped_queue += 1;
-        let why = "a window was dropped, since too many wait to be kept".to_owned();
+        let why =
+            "a window was dropped: limits.queue is full; check the disk, or raise limits.queue".to_owned();
         state.lose(LostWindow { target, labels, handed_ns, why });
     }
 
@@ -332,17 +333,16 @@ impl WindowWriter {
 
     /// Answers once all that was handed over before is kept.
     pub(crate) fn flush(&self, waiting: Vec<FlushWaiter>) {
-        let busy =
-            || Refused::Busy("the disk is too slow for what there is to write; ask again later".to_owned());
+        let busy = || Refused::Busy("the disk cannot keep up; try again later".to_owned());
         let job = Job::Flushed(waiting);
-        self.budget.hasten();
+        self.budget.add_urgent();
         self.wake();
         let sent = self.jobs.as_ref().map(|jobs| jobs.try_send(job));
         if let Some(Err(
             TrySendError::Full(Job::Flushed(waiting)) | TrySendError::Disconnected(Job::Flushed(waiting)),
         )) = sent
         {
-            self.budget.hastened();
+            self.budget.remove_urgent();
             waiting.into_iter().for_each(|waiting| waiting.refuse(busy()));
         }
     }

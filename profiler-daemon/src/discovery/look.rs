@@ -35,7 +35,7 @@ pub(super) struct Processes {
     pub(super) users: Users,
     pub(super) containers: KnownContainers,
     /// Scans so far.
-    pub(super) looks: u64,
+    pub(super) scans: u64,
     /// Rounds in which all targets were determined again.
     pub(super) round: u64,
     pub(super) next_turn: u64,
@@ -85,7 +85,7 @@ impl Processes {
             places: Places::default(),
             users: Users::default(),
             containers: KnownContainers::default(),
-            looks: 0,
+            scans: 0,
             round: 0,
             next_turn: 0,
             groups_matter: false,
@@ -157,7 +157,7 @@ impl Processes {
     }
 
     fn look_at(&mut self, listed: &[ListedProcess], terms: &mut ScanContext<'_>, changes: &mut Changes) {
-        self.looks += 1;
+        self.scans += 1;
         let (mut new, due) = self.compare(listed, terms.anew);
         let mut somebody_went = self.part_with_unlisted(terms.table, changes);
         let (mut touched, mut heritage_changed) = (Vec::new(), terms.anew);
@@ -188,14 +188,14 @@ impl Processes {
     /// New processes, and those that are due to be rechecked.
     fn compare(&mut self, listed: &[ListedProcess], anew: bool) -> (Vec<ListedProcess>, Vec<ListedProcess>) {
         let (mut new, mut due) = (Vec::new(), Vec::new());
-        let turn = self.looks % TURNS;
+        let turn = self.scans % TURNS;
         for process in listed {
             let Some(known) = self.all.get_mut(&process.pid) else {
                 new.push(*process);
                 continue;
             };
-            known.last_seen = self.looks;
-            let is_young = self.looks - known.first_seen <= YOUNG_LOOKS;
+            known.last_seen = self.scans;
+            let is_young = self.scans - known.first_seen <= YOUNG_LOOKS;
             let is_suspect = !self.suspects.is_empty() && self.suspects.contains(&process.pid);
             let is_due = is_young || known.turn == turn || known.inode != process.inode || known.unclassified;
             if anew || is_due || is_suspect {
@@ -208,7 +208,7 @@ impl Processes {
 
     /// Removes processes that are no longer listed. Returns whether there were any.
     fn part_with_unlisted(&mut self, table: &mut TargetTable, changes: &mut Changes) -> bool {
-        let unlisted = self.all.iter().filter(|(_, process)| process.last_seen != self.looks);
+        let unlisted = self.all.iter().filter(|(_, process)| process.last_seen != self.scans);
         let unlisted: Vec<u32> = unlisted.map(|(pid, _)| *pid).collect();
         unlisted.iter().for_each(|pid| self.end(*pid, table, changes));
         !unlisted.is_empty()
@@ -231,8 +231,8 @@ impl Processes {
         for listed in new {
             let Ok(stat) = self.folder.stat(listed.pid) else { continue };
             self.next_turn = (self.next_turn + 1) % TURNS;
-            let mut process = Process::new(stat, listed.inode, self.looks, self.next_turn);
-            if self.looks > 1 {
+            let mut process = Process::new(stat, listed.inode, self.scans, self.next_turn);
+            if self.scans > 1 {
                 process.new_ticks = process.stat.cpu_ticks; // all of it since the last look
             }
             self.all.insert(listed.pid, process);

@@ -214,7 +214,7 @@ fn ring_memory(facts: &Facts) -> Check {
         return ok(NAME, finding);
     }
     let finding = format!(
-        "{finding}; {RING_KB} KiB for each of {} CPUs are wanted, and samples may be lost",
+        "{finding}; {RING_KB} KiB for each of {} CPUs are needed, and samples may be lost",
         facts.cpus
     );
     warn(NAME, finding, sysctl(&format!("kernel.perf_event_mlock_kb={RING_KB}")))
@@ -388,6 +388,10 @@ fn calibration(facts: &Facts) -> Check {
     match &facts.cache {
         Some(file) if facts.calibrated => ok("calibration", format!("kept in {}", file.display())),
         Some(file) => ok("calibration", format!("none yet; the first run keeps it in {}", file.display())),
-        None => warn("calibration", "neither HOME nor XDG_CACHE_HOME is set: each run measures anew", None),
+        None => warn(
+            "calibration",
+            "neither HOME nor XDG_CACHE_HOME is set: each run measures the cost of a sample again",
+            None,
+        ),
     }
 }

@@ -146,7 +146,7 @@ impl Runner {
         let mut twin = Command::new(&self.program);
         twin.args(self.workload(planned, Role::Twin));
         let twin = twin.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-        let mut twin = Running(twin.spawn().context("this program could not be started anew")?);
+        let mut twin = Running(twin.spawn().context("this program could not be started again")?);
         let Some((status, cpu_ns)) = self.finish(&mut command).await? else { return Ok(None) };
         self.expect_success(status)?;
         let Some((status, _)) = self.wait_for(&mut twin).await? else { return Ok(None) };
@@ -178,7 +178,7 @@ impl Runner {
     async fn finish(&mut self, command: &mut Command) -> Result<Option<(ExitStatus, u64)>> {
         let errors = File::create(self.errors()).context("the folder for temporary files cannot be used")?;
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(errors);
-        let mut child = Running(command.spawn().context("this program could not be started anew")?);
+        let mut child = Running(command.spawn().context("this program could not be started again")?);
         self.wait_for(&mut child).await
     }
 

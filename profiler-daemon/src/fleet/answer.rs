@@ -56,7 +56,7 @@ pub(super) fn services(body: &[u8], key: &str, now_unix_s: f64) -> Result<Servic
         let apart_s = at_unix_s - now_unix_s;
         if apart_s.is_nan() || apart_s.abs() > MOST_APART_S {
             return Err(format!(
-                "its figures are {:.0} s old by the clock of this host; check the clocks, and what stands before it",
+                "its figures are {:.0} s old by the clock of this host; check both clocks, and any proxy or cache before it",
                 -apart_s
             ));
         }
@@ -74,7 +74,7 @@ pub(super) fn services(body: &[u8], key: &str, now_unix_s: f64) -> Result<Servic
     Ok(services)
 }
 
-const NO_PROMETHEUS: &str = "its answer is none of Prometheus'; check the address";
+const NO_PROMETHEUS: &str = "its answer is not in Prometheus' format; check the address";
 
 /// What it says of a query that it does not answer.
 pub(super) fn refusal(body: &[u8]) -> Option<String> {

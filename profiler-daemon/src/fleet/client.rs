@@ -62,7 +62,7 @@ impl PrometheusClient {
         let parts = uri.as_ref().and_then(|uri| Some((uri.scheme_str()?, uri.authority()?)));
         let Some((scheme @ ("http" | "https"), authority)) = parts else {
             return Err(anyhow!(
-                "prometheus is no http or https address; write one such as http://prometheus.example:9090"
+                "prometheus is not an http or https address; write one such as http://prometheus.example:9090"
             ));
         };
         let host = authority.to_string();
@@ -133,7 +133,7 @@ impl PrometheusClient {
         if bytes.len() as u64 > LONGEST_ANSWER {
             let most = LONGEST_ANSWER >> 20;
             return Err(format!(
-                "{} answers with more than {most} MiB; set fleet.label to what fewer services have",
+                "{} answers with more than {most} MiB; set fleet.label to a label that fewer services have",
                 self.host
             ));
         }
@@ -144,7 +144,7 @@ impl PrometheusClient {
         let host = &self.host;
         let what_to_do = match status {
             StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => "check fleet.token_file",
-            status if status.is_redirection() => "write the address that it leads to",
+            status if status.is_redirection() => "write the address that it redirects to",
             StatusCode::NOT_FOUND => "check the path in fleet.prometheus",
             _ => "look at its log",
         };

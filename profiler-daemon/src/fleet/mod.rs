@@ -29,11 +29,11 @@ const OLD_NS: u64 = 300 * SECOND_NS;
 const TARGET: &str = "target";
 const NO_SERIES: &str = "Prometheus has no CPU time of it";
 const NOT_YET: &str = "Prometheus has not been queried yet";
-const JUST_BEGUN: &str = "it has just begun, and what it uses is not known yet";
+const JUST_BEGUN: &str = "it has just started, and its CPU use is not known yet";
 const NO_ANSWER: &str = "Prometheus has not answered for five minutes";
 const NO_LABEL: &str = "it does not have the label that fleet.label names";
 const NO_NUMBER: &str =
-    "Prometheus' figure for it is not believed: it is no amount of CPU time, or stands there twice";
+    "Prometheus' figure for it is rejected: it is not an amount of CPU time, or appears twice";
 
 /// Where a number of replicas comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -251,7 +251,7 @@ impl Fleet {
             Ok(replicas) => {
                 Membership { replicas: replicas.get(), source: ReplicaSource::Prometheus, reason: None }
             }
-            Err(error) => alone(&format!("Prometheus' figure for it is not believed: {error}")),
+            Err(error) => alone(&format!("Prometheus' figure for it is rejected: {error}")),
         }
     }
 

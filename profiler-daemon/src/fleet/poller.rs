@@ -31,9 +31,8 @@ pub(super) fn run(shared: &Shared, began_ns: u64) {
         let range_ns = range_ns(clock::monotonic_ns().saturating_sub(began_ns));
         let asked = || client.ask(Duration::from_nanos(range_ns));
         // Nothing that a server sends may end this thread.
-        let said = catch_unwind(AssertUnwindSafe(asked)).unwrap_or_else(|_| {
-            Err("its answer met an error of sweetspot's, which stands in the log".to_owned())
-        });
+        let said = catch_unwind(AssertUnwindSafe(asked))
+            .unwrap_or_else(|_| Err("internal error while its answer was read; see the log".to_owned()));
         publish(shared, &client, said, range_ns);
         last = Some((client, clock::monotonic_ns().saturating_add(fastrand::u64(EVERY_NS))));
     }

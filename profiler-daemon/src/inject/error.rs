@@ -38,7 +38,7 @@ impl From<InjectError> for Refused {
         let text = match error {
             InjectError::Refused(refused) => return refused,
             InjectError::Late => {
-                "did not come back from a call in time; it may still do so, and goes on after that as before"
+                "did not return from a call in time; it may still return, and then continues as before"
             }
             InjectError::Halted => "was stopped meanwhile; continue it first (`kill -CONT`)",
         };

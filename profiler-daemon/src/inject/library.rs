@@ -26,7 +26,7 @@ impl Agent {
     /// The parts of the file that are loaded: names and lines for debuggers would only take memory.
     pub(super) fn read(path: &Path) -> Result<Self, String> {
         let bytes = fs::read(path).map_err(|error| error.to_string())?;
-        let unknown = || "it is no agent".to_owned();
+        let unknown = || "it is not sweetspot's agent".to_owned();
         let elf = ElfFile64::<Endianness>::parse(&*bytes).map_err(|error| error.to_string())?;
         let control =
             elf.dynamic_symbols().find(|symbol| symbol.name() == Ok(CONTROL)).ok_or_else(unknown)?;

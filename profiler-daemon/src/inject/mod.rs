@@ -113,7 +113,7 @@ pub(crate) fn signal(pid: u32, tid: u32, signal: i32, value: u64) -> std::io::Re
 
 /// On a thread of its own: what that still traces when it ends, the kernel lets go.
 fn apart<T: Send>(work: impl FnOnce() -> Result<T, Refused> + Send) -> Result<T, Refused> {
-    let failed = || Refused::Failed("could not be stopped: there is no thread for it".to_owned());
+    let failed = || Refused::Failed("could not be stopped: no thread could be started for it".to_owned());
     std::thread::scope(|scope| {
         let thread = std::thread::Builder::new().name("inject".to_owned()).spawn_scoped(scope, work);
         thread.map_err(|_| failed())?.join().map_err(|_| failed())?

@@ -48,7 +48,8 @@ impl LeftAlone {
             }
             Self::InMemoryOf(parent) => {
                 format!(
-                    "runs in the memory of its parent, process {parent} (vfork); attach to that, or when it runs by itself"
+                    "runs in the memory of its parent, process {parent} (vfork); attach to its parent, or later, \
+                     once it has its own memory"
                 )
             }
             Self::OtherNamespace => {

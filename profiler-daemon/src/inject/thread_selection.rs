@@ -209,7 +209,7 @@ impl TracedProcess {
         let end = match (is_first, holds(&area, registers.fs_base)) {
             (true, _) if tid == self.pid => area.end,
             (false, true) if registers.fs_base > registers.rsp => registers.fs_base,
-            _ => return Err("on a stack of its own making"),
+            _ => return Err("on a stack that it allocated itself"),
         };
         let needed = match task {
             ThreadTask::Load => ROOM_TO_LOAD,

@@ -39,7 +39,7 @@ pub(crate) enum Missing {
     #[error("too many files were in use, and this one was gone when it was opened again")]
     Lost,
     /// It was part of a kernel that does not run any more.
-    #[error("the machine was started anew before it was named")]
+    #[error("the machine was restarted before it was named")]
     Restarted,
     /// It would not run here.
     #[error("the file was made for another machine")]
@@ -106,7 +106,7 @@ impl ObjectSnapshot {
 
 impl Drop for Object {
     fn drop(&mut self) {
-        self.names.let_go();
+        self.names.release();
     }
 }
 

@@ -95,9 +95,9 @@ impl ObjectStore {
         self.crowd = CROWD.max(2 * (self.entries.len() - self.free.len()));
     }
 
-    /// Lets go of the file systems that no process sees any more, with what was opened there, but for those of objects that are in
+    /// Releases the file systems that no process sees any more, with what was opened there, except those of objects that are in
     /// use: another process may have mapped the same file.
-    pub(crate) fn let_go_of_roots(&mut self, seen: &FxHashSet<View>, used: &FxHashSet<ObjectId>) {
+    pub(crate) fn release_roots(&mut self, seen: &FxHashSet<View>, used: &FxHashSet<ObjectId>) {
         let unseen = self.roots.foreign_views().into_iter().filter(|view| !seen.contains(view));
         let unseen: FxHashSet<View> = unseen.collect();
         if unseen.is_empty() {
@@ -114,7 +114,7 @@ impl ObjectStore {
             let entry = place(*id).and_then(|at| entries.get(at)?.as_ref());
             entry.is_none_or(|entry| !unseen.contains(&entry.snapshot.view))
         });
-        self.roots.let_go(&deserted);
+        self.roots.release(&deserted);
     }
 
     fn forget(&mut self, is_forgotten: impl Fn(ObjectId, View) -> bool) {

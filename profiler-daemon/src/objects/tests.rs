@@ -338,7 +338,7 @@ fn tables_that_unpack_to_more_than_there_is_room_for_are_refused() {
 
 #[test]
 #[allow(clippy::print_stderr, reason = "it says why it skips")]
-fn what_an_ended_container_had_is_let_go_once_it_is_named() {
+fn what_an_ended_container_had_is_released_once_it_is_named() {
     let mut store = store();
     let Some((mut child, view)) = crate::roots::tests::container(&store.roots) else {
         return eprintln!("skipped: this machine does not let namespaces be made");
@@ -348,14 +348,14 @@ fn what_an_ended_container_had_is_let_go_once_it_is_named() {
     let loaded = store.load(&Mapped { pid: child.id(), ..mapping(&path, inode) });
     assert!(is_open(&store, &loaded));
     let (nobody, nothing) = (FxHashSet::default(), FxHashSet::default());
-    store.let_go_of_roots(&FxHashSet::from_iter([view]), &nothing);
+    store.release_roots(&FxHashSet::from_iter([view]), &nothing);
     assert!(store.object(loaded.id).is_some(), "a process sees it");
     child.kill().unwrap();
     child.wait().unwrap();
-    store.let_go_of_roots(&nobody, &FxHashSet::from_iter([loaded.id]));
+    store.release_roots(&nobody, &FxHashSet::from_iter([loaded.id]));
     assert_eq!(store.roots.foreign_views(), [view], "somebody has mapped it");
     let snapshot = store.snapshot();
-    store.let_go_of_roots(&nobody, &nothing);
+    store.release_roots(&nobody, &nothing);
     assert!(store.roots.foreign_views().is_empty() && store.object(loaded.id).is_none());
     let Content::File(file) = &snapshot.get(loaded.id).unwrap().content else { panic!("it was opened") };
     assert!(file.get().is_ok());

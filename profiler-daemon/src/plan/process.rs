@@ -194,7 +194,7 @@ fn seen(watched: &Activity) -> String {
 
 fn unseen(watched: &Activity) -> String {
     format!(
-        "{} more tasks started and ended on this machine between two looks; half of them are attributed to \
+        "{} more tasks started and ended on this machine between two readings; half of them are attributed to \
          it, and their mappings are not counted",
         watched.unseen_forks
     )

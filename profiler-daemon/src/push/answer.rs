@@ -112,15 +112,15 @@ impl Answer {
                 "{host} does not permit it (403){said}; give a token with --token-file that may write profiles"
             ))),
             404 | 405 => Err(PushError::Receiver(format!(
-                "{host} takes no profiles at {} ({status}){said}; check the path in --to, and --format",
+                "{host} does not accept profiles at {} ({status}){said}; check the path in --to, and --format",
                 path(&receiver.url)
             ))),
             413 => Err(PushError::TooLong(format!(
-                "{host} takes no body of {} (413){said}; raise its limit, or push profiles of shorter time",
+                "{host} does not accept a body of {} (413){said}; raise its limit, or push profiles of shorter time",
                 size(bytes)
             ))),
             429 | 503 => Err(PushError::Later {
-                text: format!("{host} takes no more now ({status}){said}"),
+                text: format!("{host} accepts no more at present ({status}){said}"),
                 after: self.retry_after,
             }),
             500.. => Err(PushError::Failed {
@@ -128,7 +128,7 @@ impl Answer {
                 after: self.retry_after,
             }),
             _ if too_long(&String::from_utf8_lossy(&self.body)) => Err(PushError::TooLong(format!(
-                "{host} takes no profile of {} ({status}){said}; raise its limit, or push profiles of shorter time",
+                "{host} does not accept a profile of {} ({status}){said}; raise its limit, or push profiles of shorter time",
                 size(bytes)
             ))),
             _ => Err(PushError::Profile(format!(
@@ -141,7 +141,7 @@ impl Answer {
     fn check_otlp(&self, host: &str) -> Result<(), PushError> {
         let Some((is_rejected, message)) = self.partial_success() else {
             return Err(PushError::Receiver(format!(
-                "{host} answers {} with something that acknowledges no profile; check that --to leads to a receiver of OTLP \
+                "{host} answers {} without acknowledging a profile; check that --to leads to a receiver of OTLP \
                  profiles",
                 self.status
             )));
@@ -282,7 +282,7 @@ mod tests {
         assert_eq!(check("application/json", json).unwrap_err(), refused);
         for page in [&b"<html>log in</html>"[..], b"{}", b"ok"] {
             let refused = check("text/html", page).unwrap_err();
-            assert!(refused.to_string().contains("acknowledges no profile"), "{refused}");
+            assert!(refused.to_string().contains("without acknowledging a profile"), "{refused}");
         }
     }
 

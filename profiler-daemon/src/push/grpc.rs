@@ -124,7 +124,7 @@ impl GrpcClient {
         }
         if too_long(status.message()) {
             return PushError::TooLong(format!(
-                "{host} takes no message of {}{said}; raise its limit, or push profiles of shorter time",
+                "{host} does not accept a message of {}{said}; raise its limit, or push profiles of shorter time",
                 super::size(bytes)
             ));
         }
@@ -136,7 +136,7 @@ impl GrpcClient {
                 "{host} does not permit it{said}; give a token with --token-file that may write profiles"
             )),
             Code::Unimplemented | Code::NotFound => PushError::Receiver(format!(
-                "{host} takes no profiles by gRPC{said}; check the port in --to, and --format"
+                "{host} does not accept profiles by gRPC{said}; check the port in --to, and --format"
             )),
             Code::Unavailable => {
                 PushError::Later { text: format!("{host} is not available{said}"), after: after(status) }

@@ -176,7 +176,7 @@ fn push(client: &mut PushClient, path: &Path, naming: &PushNaming) -> Result<Str
     })?;
     let parts = match left.acknowledged() {
         ..=1 => String::new(),
-        parts => format!(" in {parts} parts, since it takes none as long as all of it"),
+        parts => format!(" in {parts} parts, since it does not accept one as long as all of it"),
     };
     let (host, contents) = (&client.receiver.host, contents(&source.profile));
     Ok(format!("sent {shown} to {host}: {contents}, {}{parts}\n", size(bytes)))

@@ -33,10 +33,10 @@ impl Receiver {
     /// A usage error if it is no address of one. The address is not shown: it may hold a password.
     pub(crate) fn new(url: &str, format: Option<ExportFormat>) -> Result<Self> {
         const GIVE: &str = "give one such as http://localhost:4040";
-        let uri: Uri = url.parse().map_err(|_| usage(format!("--to is no address; {GIVE}")))?;
+        let uri: Uri = url.parse().map_err(|_| usage(format!("--to is not an address; {GIVE}")))?;
         let authority = uri.authority().filter(|authority| !authority.host().is_empty());
         let (Some("http" | "https"), Some(authority)) = (uri.scheme_str(), authority) else {
-            return Err(usage(format!("--to is no http or https address; {GIVE}")));
+            return Err(usage(format!("--to is not an http or https address; {GIVE}")));
         };
         if authority.as_str().contains('@') {
             return Err(usage("--to holds a user or a password; give a token with --token-file instead"));

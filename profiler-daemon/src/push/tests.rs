@@ -120,7 +120,10 @@ fn only_a_certificate_that_is_trusted_and_valid_gets_a_profile() {
     assert!(send(&url, Some(folder.path())).unwrap() > 0);
     let error = |sent: Result<usize, PushError>| sent.unwrap_err().to_string();
     let unknown = error(send(&url, None));
-    assert!(unknown.contains("no known authority") && unknown.contains("--ca-file"), "{unknown}");
+    assert!(
+        unknown.contains("not signed by a known authority") && unknown.contains("--ca-file"),
+        "{unknown}"
+    );
     let renamed = error(send(&url.replace("127.0.0.1", "localhost"), Some(folder.path())));
     assert!(renamed.contains("is for another name"), "{renamed}");
     // It was valid for the second in which it was made.
@@ -152,7 +155,7 @@ fn a_body_that_is_too_long_is_refused_before_it_is_sent() {
     let mut client = PushClient::new(&Receiver::new(&url, None).unwrap(), &access).unwrap();
     let refused = client.request(&source, &identity, true).unwrap_err();
     assert!(
-        matches!(&refused, PushError::TooLong(text) if text.contains("takes no body of 8.0 MiB (413)")),
+        matches!(&refused, PushError::TooLong(text) if text.contains("does not accept a body of 8.0 MiB (413)")),
         "{refused}"
     );
     drop(client);

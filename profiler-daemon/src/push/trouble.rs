@@ -93,7 +93,7 @@ pub(super) fn unreached(host: &str, timeout: Duration, error: &ureq::Error) -> P
         other => {
             let why = visible(&other.to_string());
             format!(
-                "{host} gives no answer that can be read ({why}); check that --to leads to a backend for profiles"
+                "{host} gives an unreadable answer ({why}); check that --to leads to a backend for profiles"
             )
         }
     })
@@ -132,7 +132,7 @@ fn certificate(host: &str, error: &rustls::Error) -> String {
         ) => format!("the certificate of {host} is not valid yet; check the clock of this machine"),
         rustls::Error::InvalidCertificate(CertificateError::UnknownIssuer) => {
             format!(
-                "the certificate of {host} is of no known authority; name the one to trust with --ca-file"
+                "the certificate of {host} is not signed by a known authority; name the one to trust with --ca-file"
             )
         }
         rustls::Error::InvalidCertificate(

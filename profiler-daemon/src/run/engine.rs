@@ -313,7 +313,7 @@ impl<L: DecisionLog> Engine<L> {
     fn time_handler(&mut self, now_ns: u64) {
         let times = self.sampler.take_handler_times();
         if self.sampler.is_inside() {
-            self.bursts.told(times.len());
+            self.bursts.note_times(times.len());
             return self.controller.observe_handler(&times);
         }
         let recent = &mut self.session.recent;

@@ -97,7 +97,7 @@ pub(super) fn unreadable(reason: &Reason) -> Unknown {
         Reason::Unreadable(_) => "profile as a user who may read it",
         Reason::OtherElf => "32-bit programs are not read: profile a 64-bit build",
         Reason::NotElf => "",
-        Reason::CorruptElf(_) | Reason::CorruptDebugInfo => "install or build it anew",
+        Reason::CorruptElf(_) | Reason::CorruptDebugInfo => "reinstall or rebuild it",
         Reason::TooLarge { .. } => RAISE,
         _ => "profile a build with less debug information (-g1)",
     };
@@ -109,7 +109,7 @@ pub(super) fn unreadable(reason: &Reason) -> Unknown {
 pub(super) fn given_up(how: &str) -> Unknown {
     unknown(
         format!("the file could not be read: the symbolizer process gave it up ({how})"),
-        "install or build it anew",
+        "reinstall or rebuild it",
     )
 }
 

@@ -67,7 +67,7 @@ enum Reason {
     Unavailable(#[from] Unavailable),
     #[error("no handler of the kernel takes the samples")]
     ByItself,
-    #[error("the calibration did not time it; `sweetspot calibrate` does, where the kernel lets it")]
+    #[error("the calibration did not time it; `sweetspot calibrate` does, where the kernel allows it")]
     NotCalibrated,
 }
 
@@ -119,7 +119,7 @@ impl HandlerBursts {
     }
 
     /// Handlers have reported the times of this many samples.
-    pub(crate) fn told(&mut self, times: usize) {
+    pub(crate) fn note_times(&mut self, times: usize) {
         self.timed += times as u64;
     }
 

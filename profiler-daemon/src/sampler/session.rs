@@ -86,7 +86,7 @@ pub(crate) struct Session {
     pub(crate) own_time: OwnTime,
     members: Members,
     /// Whether records report mappings; if not, those of sampled processes are read.
-    mappings_are_told: bool,
+    mappings_reported: bool,
     /// The counts of a session with one target.
     aggregator: Aggregator,
     /// The counts by target, if this session samples many.
@@ -153,7 +153,7 @@ impl Session {
             process_events: None,
             own_time: OwnTime::default(),
             members: Members::default(),
-            mappings_are_told: true,
+            mappings_reported: true,
             aggregator: Aggregator::default(),
             owners: None,
             clocked_cpu: None,
@@ -239,7 +239,7 @@ impl Session {
                 let non_targets = self.counts.foreign_side_records;
                 self.handle(Drained::Record(record, 0));
                 if self.counts.foreign_side_records == non_targets {
-                    claim.lay();
+                    claim.mark_claimed();
                 }
                 self.counts.foreign_side_records = non_targets; // charged once the owner is known
             }
@@ -249,7 +249,7 @@ impl Session {
             Drained::Record(Record::Mmap(mapped), _) => {
                 self.count_side_record(mapped.pid);
                 self.counts.mappings += 1;
-                self.mapping_told(&mapped);
+                self.mapping_reported(&mapped);
                 self.stacks.unwinder.note_change();
             }
             Drained::Record(Record::Comm { pid, tid, name, exec }, _) => {
@@ -365,9 +365,9 @@ impl Session {
         self.end_windows_until(sample.time_ns);
         let stack_bytes = sample.stack.map_or(0, |stack| stack.len()) as u64;
         self.counts.stack_bytes += stack_bytes;
-        let is_nobodys = self.owners.as_ref().is_some_and(|owners| owners.is_nobodys(sample.pid));
+        let is_unassigned = self.owners.as_ref().is_some_and(|owners| owners.is_unassigned(sample.pid));
         let is_unknown = !self.processes.contains(sample.pid) && !self.members.excluded.contains(&sample.pid);
-        if self.members.meets_unknown && is_unknown && !is_nobodys {
+        if self.members.meets_unknown && is_unknown && !is_unassigned {
             self.meet_by_sample(sample.pid);
         }
         self.losses.took(weight_ns);
@@ -403,13 +403,13 @@ impl Session {
         self.counts.samples += 1;
         self.counts.frames += frames;
         self.recent.note(HandledSample { at_ns: sample.time_ns, cpu: sample.cpu, frames, stack_bytes });
-        let (mut depth_bytes, mut is_untold) = (None, false);
+        let (mut depth_bytes, mut returns_outside_code) = (None, false);
         let outcome = match (self.choice.method(), sample.regs, sample.stack) {
             _ if is_awaited => Outcome::NoUserStack,
             (Method::Dwarf | Method::Trial, Some(regs), Some(stack)) => {
                 let unwound = self.stacks.unwinder.unwind(process, regs, stack, user);
                 depth_bytes = Some(unwound.depth_bytes);
-                is_untold = self.stacks.unwinder.is_untold();
+                returns_outside_code = self.stacks.unwinder.returns_outside_code();
                 let is_trial = self.choice.method() == Method::Trial && !by_frame_pointer.is_empty();
                 let continued = is_trial.then(|| {
                     let end = self.stacks.unwinder.chain_end(process, by_frame_pointer);
@@ -432,7 +432,7 @@ impl Session {
                 std::mem::swap(user, by_frame_pointer);
                 let limit_reached = sample.chain_len() >= self.stacks.chain_limit;
                 let end = self.stacks.unwinder.chain_end(process, user);
-                is_untold = end == StackEnd::NoCode;
+                returns_outside_code = end == StackEnd::NoCode;
                 self.choice.judge(user, limit_reached, end, |address| process.locate(address))
             }
             (_, Some(regs), Some(stack)) => {
@@ -482,7 +482,7 @@ impl Session {
         self.clocked_cpu.iter_mut().for_each(|cpu| cpu.sampled(sample.pid, weight_ns));
         self.visits.sampled(sample.tid, key(function), weight_ns);
         self.counts.truncated.add(outcome, 1);
-        if is_untold {
+        if returns_outside_code {
             self.look_for_callers(sample);
         }
     }

@@ -64,8 +64,8 @@ struct Report {
 pub(crate) struct Claim(Cell<bool>);
 
 impl Claim {
-    /// A target that reads this report says that it is its own, and so pays for it.
-    pub(crate) fn lay(&self) {
+    /// A target that reads this report marks it as its own, and so pays for it.
+    pub(crate) fn mark_claimed(&self) {
         self.0.set(true);
     }
 }
@@ -280,7 +280,7 @@ mod tests {
             if let Ok(Record::Fork(task)) = raw.decode(&RecordFormat::new(false)) {
                 let is_child = task.parent_pid == std::process::id() && task.pid != task.parent_pid;
                 read.forks += u64::from(is_child);
-                claim.filter(|_| is_child && claims).inspect(|claim| claim.lay());
+                claim.filter(|_| is_child && claims).inspect(|claim| claim.mark_claimed());
             }
         });
         read

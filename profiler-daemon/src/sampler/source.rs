@@ -17,7 +17,7 @@ pub(crate) enum StartError {
     #[error(transparent)]
     Events(#[from] io::Error),
     /// The process cannot take an agent; the message names the process.
-    #[error("the process takes no agent")]
+    #[error("no agent can be loaded into the process")]
     Refused(Refused),
 }
 

@@ -272,7 +272,7 @@ impl TimerSampler {
         let Some(memory) = self.shared() else { return Vec::new() };
         let mut lines = self.agent.as_ref().map(InjectedAgent::shortfalls).unwrap_or_default();
         if self.agent.is_none() && !self.slots.ever_taken() {
-            let why = "it, or its environment, lets nothing be preloaded";
+            let why = "the program, or its environment, prevents preloading";
             lines.push(format!("the command was not sampled: {why} (LD_PRELOAD)"));
         }
         lines.extend(self.unseen(&memory));
@@ -283,7 +283,7 @@ impl TimerSampler {
         }
         if refused > 0 {
             lines.push(format!(
-                "{refused} threads were not sampled: they were refused a timer (`ulimit -i`, or a sandbox)"
+                "{refused} threads were not sampled: no timer could be created for them (`ulimit -i`, or a sandbox)"
             ));
         }
         let unannounced = self.unannounced.count().saturating_sub(left_out.saturating_add(refused));

@@ -129,7 +129,7 @@ fn time(from: Option<When>, to: Option<When>, duration: Option<Span>) -> Result<
     let now = Zoned::now();
     let moment = |option: &str, when: When| {
         when.unix_ns(&now)
-            .ok_or_else(|| usage(format!("{option} is no time since 1970; give one such as -1h")))
+            .ok_or_else(|| usage(format!("{option} is not a time since 1970; give one such as -1h")))
     };
     let to = to.map(|to| moment("--to", to)).transpose()?;
     let from = match from {

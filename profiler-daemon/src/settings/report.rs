@@ -79,7 +79,7 @@ fn stored(args: cli::StoredArgs) -> Result<ReportSource> {
     let now = Zoned::now();
     let moment = |option: &str, when: When| {
         when.unix_ns(&now)
-            .ok_or_else(|| usage(format!("{option} is no time since 1970; give one such as -1h")))
+            .ok_or_else(|| usage(format!("{option} is not a time since 1970; give one such as -1h")))
     };
     let from =
         args.from.ok_or_else(|| usage("--store needs --from, the time to begin with, such as --from -1h"))?;

@@ -563,7 +563,7 @@ impl ProcessStatus {
 }
 
 fn nonsense() -> Broken {
-    Broken("it answered what is no answer".to_owned())
+    Broken("it sent an invalid response".to_owned())
 }
 
 fn bounds(most_bytes: u64) -> Bounds {

@@ -107,7 +107,7 @@ impl Running {
             Ok(SymbolResponse::Confined(confined)) => {
                 Err(NotStarted(format!("it was not permitted {}", confined.problem)))
             }
-            Ok(_) => Err(NotStarted("what was started is something else".to_owned())),
+            Ok(_) => Err(NotStarted("the program that was started is not sweetspot".to_owned())),
             Err(Broken(how)) => Err(NotStarted(how)),
         }
     }
@@ -189,7 +189,7 @@ impl Running {
     /// In words, of one that does not answer.
     fn how_it_ended(&mut self, error: &io::Error) -> String {
         match error.kind() {
-            io::ErrorKind::InvalidData => "it answered what is no answer".to_owned(),
+            io::ErrorKind::InvalidData => "it sent an invalid response".to_owned(),
             _ => self.wait(TO_END).map_or_else(|| format!("it stopped answering ({error})"), in_words),
         }
     }
@@ -296,7 +296,7 @@ impl Waiting {
         if used > self.patience.cpu {
             self.late = Some(format!("it had not answered after {} s of CPU time", used.as_secs()));
         } else if self.last.1.elapsed() > self.patience.still || self.looked > self.until {
-            self.late = Some(format!("it stood still for {} s", self.last.1.elapsed().as_secs()));
+            self.late = Some(format!("it made no progress for {} s", self.last.1.elapsed().as_secs()));
         }
         if self.late.is_some() { Err(io::ErrorKind::TimedOut.into()) } else { Ok(()) }
     }

@@ -32,8 +32,9 @@ const STACK: usize = 64 << 20;
 /// If that is no socket of ours, or this process could not be shut in.
 pub(crate) fn run() -> Result<()> {
     let channel = Channel::default();
-    let first =
-        channel.next().map_err(|_| anyhow!("this is a part of sweetspot, which starts it by itself"))?;
+    let first = channel
+        .next()
+        .map_err(|_| anyhow!("this is an internal part of sweetspot; do not start it yourself"))?;
     let Some((SymbolRequest::Confine(Confine { address_bytes, cpu_s, files }), _)) = first else {
         bail!("the first request is another");
     };
@@ -45,7 +46,7 @@ pub(crate) fn run() -> Result<()> {
     }
     let reader = std::thread::Builder::new().stack_size(STACK);
     let reader = reader.spawn(move || serve(&Arc::new(channel)))?;
-    reader.join().map_err(|_| anyhow!("the symbolizer process met an error of sweetspot's"))?
+    reader.join().map_err(|_| anyhow!("internal error in the symbolizer process"))?
 }
 
 /// The socket that is our standard input.

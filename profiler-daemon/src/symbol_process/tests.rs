@@ -130,7 +130,7 @@ fn a_file_that_the_process_stands_still_for_is_read_less_and_less() {
     let status = process.status();
     assert_eq!((status.broken, status.pid), (1, None));
     let problem = status.problems().concat();
-    assert!(problem.contains("stood still") && problem.contains("symbol table alone"), "{problem}");
+    assert!(problem.contains("made no progress") && problem.contains("symbol table alone"), "{problem}");
     assert_eq!(process.take_notes().len(), 1);
 
     // The others are read again, and wholly.
@@ -142,7 +142,7 @@ fn a_file_that_the_process_stands_still_for_is_read_less_and_less() {
     signal(&process, Signal::SIGSTOP);
     assert_eq!(partial.look_up(&addresses()), Err(Gone));
     let given_up = load(&process, &path).map(|_| ()).unwrap_err();
-    assert!(matches!(&given_up, NotRead::GivenUp(how) if how.contains("stood still")), "{given_up:?}");
+    assert!(matches!(&given_up, NotRead::GivenUp(how) if how.contains("made no progress")), "{given_up:?}");
     assert!(load(&process, &other).is_ok());
     assert_eq!(process.status().broken, 2);
 }

@@ -1,4 +1,4 @@
-//! Does a profile tell the truth? Twenty runs of each of five programs whose truth is known: is each of the
+//! Checks whether profiles are correct: twenty runs of each of five programs whose CPU times are known. Is each of the
 //! top four functions' CPU time inside its interval, in 99% of the runs all of them, are the stacks whole, do the weights add up?
 //!
 //! Options: `--runs 20`, `--cpu 5` (seconds of work a run), `--options "…"` (for sweetspot).

@@ -1,4 +1,4 @@
-//! What the statistics cost: those of a retune (shares, spread, change detector), and the table of a whole profile.
+//! Measures the cost of the statistics: of a retune (shares, spread, change detector), and of the table of a whole profile.
 //!
 //! Options: `--functions 5000`, `--windows 240`, `--samples 27000`, `--repetitions 200`.
 

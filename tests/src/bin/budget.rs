@@ -1,9 +1,9 @@
-//! Does the profiler stay within its two budgets? Of two processes that take turns at the same work on one CPU, one is attached
-//! to; what it then takes more than its twin is the slowdown, and the profiler's own CPU time is the kernel's account: on the whole and in
-//! any ten seconds. Beside both stands what the profiler says.
+//! Checks whether the profiler stays within its two budgets. Two processes (twins) take turns at the same work on one CPU, and one
+//! of them is profiled. The extra time that it takes is the slowdown; the profiler's own CPU time is read from the kernel. Both are
+//! measured over the whole run and in any ten seconds, and printed beside the profiler's own figures.
 //!
-//! `late` begins calmly and meets its first storm of context switches while it is sampled: nothing foretells it, and what it then costs to
-//! leave the events of its threads is beyond the budget of a second. So it is judged by whether the profiler says so.
+//! `late` begins calmly and has its first storm of context switches while it is sampled. The profiler cannot foresee the storm, and
+//! leaving the events of the threads then costs more than the budget of one second. So `late` passes if the profiler reports this.
 //!
 //! Options: `--only plain|step|storm|threads|late`, `--rounds 2`, `--seconds 24` (length of a run), `--budget 5%`, `--own-cpu 10%`, `--fresh 1`
 //! (further runs without the machine's calibration at hand), `--attach-mode auto`.
@@ -21,7 +21,7 @@ use tests::stats::{Stats, Summary};
 use tests::twins::{Alone, Spent, TURN_S, Turn, Twins, Work, excess, now_s, worst};
 use tests::verdict::{Verdict, ensure_none_fails};
 
-/// What is done, and by which work of the twins.
+/// The cases, with the work that the twins do in each.
 const KINDS: [(&str, &str, u64); 5] = [
     ("plain", "compute", 20),
     ("step", "step", 5),
@@ -30,17 +30,17 @@ const KINDS: [(&str, &str, u64); 5] = [
     (LATE, "late", 5),
 ];
 const LATE: &str = "late";
-/// How far the worst second of it, as said, may be from the stopwatch's.
+/// How far the reported worst second may be from the measured one.
 const SAID: f64 = 0.15;
 /// What any ten seconds may cost of a budget.
 const WORST_10S: f64 = 1.05;
 const SPAN_S: f64 = 10.0;
-/// Time between two looks at the profiler's CPU time.
+/// Time between two readings of the profiler's CPU time.
 const LOOK: Duration = Duration::from_millis(50);
-/// Length of an unsampled stretch before and after a run, of that of a run.
+/// Length of the unsampled time before and after a run, as a share of the run's.
 const UNSAMPLED: f64 = 0.5;
 
-/// A share on the whole and in the worst ten seconds, as measured and as the profiler says.
+/// A share over the whole run and in the worst ten seconds, as measured and as the profiler reports.
 #[derive(Clone, Copy, Serialize)]
 struct Cost {
     ratio: f64,
@@ -52,14 +52,14 @@ struct Cost {
 /// One run by the stopwatch, and by the profiler.
 #[derive(Serialize)]
 struct Run {
-    /// What the process took more than its twin (ratio to the twin's time).
+    /// Extra time of the sampled process (ratio to its twin's time).
     slowdown: Cost,
     slowdown_se_ratio: f64,
     /// What ten unsampled seconds differ by (ratio).
     noise_10s_ratio: f64,
     /// CPU time of the profiler while it was attached, as a share of one CPU.
     own: Cost,
-    /// All of it in the worst second, measured, said, and the noise of it (ratio to the twin's time).
+    /// The slowdown in the worst second: measured, reported, and its noise (ratio to the twin's time).
     worst_1s: [Option<f64>; 3],
     samples: u64,
     law_samples: f64,
@@ -171,8 +171,8 @@ fn measure_once(work: Work, calibrated: bool) -> Result<Run> {
     })
 }
 
-/// The largest share of a CPU that was used within any stretch of this length, or of all where it is 0, by looks at the CPU time used
-/// (moment, s). `None` of shorter ones.
+/// The largest share of a CPU that was used in any time range of this length, or in the whole run if it is 0. Computed from readings of
+/// the CPU time used (moment, s). `None` if the run was shorter.
 fn most_within(looks: &[(f64, f64)], length_s: f64) -> Option<f64> {
     let (first, last) = (looks.first()?, looks.last()?);
     let share = |from: &(f64, f64), to: &(f64, f64)| (to.1 - from.1) / (to.0 - from.0);
@@ -186,8 +186,7 @@ fn most_within(looks: &[(f64, f64)], length_s: f64) -> Option<f64> {
     ranges.reduce(f64::max)
 }
 
-/// Attaches for so long. Returns what the profiler says, and its CPU time while it sampled: moments and what it had
-/// used (s).
+/// Attaches for this long. Returns the profiler's report and the readings of its CPU time while it sampled (moment, s).
 fn attach(pid: u32, seconds: f64, calibrated: bool) -> Result<(Summary, Vec<(f64, f64)>)> {
     let [budget, own_cpu, mode] = [("--budget", "5%"), ("--own-cpu", "10%"), ("--attach-mode", "auto")]
         .map(|(name, default)| option(name, default.to_string()));
@@ -259,7 +258,7 @@ impl Found {
     }
 }
 
-/// Whether the worst second was as bad as the profiler says.
+/// Whether the worst second was as bad as the profiler reports.
 fn as_said(run: &Run) -> Option<Verdict> {
     let [stopwatch, said, noise] = run.worst_1s;
     let (stopwatch, noise) = (stopwatch?, noise.unwrap_or(f64::INFINITY));

@@ -1,4 +1,4 @@
-//! Are the stacks whole? Programs with every kind of unwind information and every kind of stack, under us, `perf` and
+//! Checks whether stacks are complete: programs with every kind of unwind information and of stack, under sweetspot, `perf` and
 //! samply, at one rate: the share of complete stacks, of named frames, and of samples that show the chain of callers
 //! that is known beforehand. Ends with an error where ours is below another's, or a known chain is not whole.
 //!

@@ -1,6 +1,6 @@
-//! Are the statistics as sure as they say? Programs of 8 to 50 functions that stay in them for .2 ms to 30 s at random, or go through them in
-//! rounds of .3 to 3 sampling periods, simulated for .5 to 300 s: how often all intervals of a table hold together, for each of the two questions, how often somebody
-//! who looks every second is misled, and how often neighbours are called resolved that are not.
+//! Checks how often the intervals hold. Simulates programs of 8 to 50 functions for .5 to 300 s: visits to functions last .2 ms to 30 s at
+//! random, or follow each other in rounds of .3 to 3 sampling periods. Counts how often all intervals of a table hold together, for this run
+//! and for the long run; how often a watcher who checks every second is misled; and how often functions are wrongly called resolved.
 //!
 //! Options: `--runs 1000`, `--rate 450`, `--window 0` (ms; 0 for those of a real run), `--relative .2` (the watcher's goal), `--uneven 1` (every
 //! second function in bouts of a tenth), `--longest 60` (no longer runs, s; 300 takes a quarter of an hour with `--runs 60`).

@@ -1,6 +1,5 @@
-//! Does it matter how many targets a load is? The same 199 small services as one target, as 19 and as 199: in all they have to
-//! get as many samples, and the daemon has to stay within its budget in every fifteen seconds.
-//! Ends with an error where that does not hold.
+//! Checks that the number of targets does not matter. The same 199 small services run as one target, as 19 and as 199. Each division
+//! must get as many samples, and the daemon must stay within its budget in every fifteen seconds. Ends with an error otherwise.
 //!
 //! Options: `--rounds 2` (there and back again), `--seconds 90` (of each; the first ten are for setting up), `--window 60` (s).
 
@@ -23,10 +22,10 @@ use tests::verdict::{Verdict, ensure_none_fails};
 
 const SERVICES: usize = 199;
 const GROUPS: usize = 19;
-/// Set-up is spent once, and what it delays the budgets make good.
+/// Left out at the start: set-up is spent once, and the budgets later make up for the samples it delays.
 const SET_UP_S: usize = 10;
 const RANGE_S: usize = 15;
-/// Of the host's CPU time, as the settings have it where they say nothing.
+/// The default budget, as a share of the host's CPU time.
 const BUDGET: f64 = 0.01;
 const FEWEST: f64 = 0.9;
 
@@ -43,7 +42,7 @@ struct Found {
     division: Division,
     targets: usize,
     samples_per_cpu_s: f64,
-    /// CPU time of the targets as the daemon has it, to that of the services.
+    /// CPU time that the daemon counts for the targets, over that of the services.
     counted_ratio: f64,
     own_ratio: f64,
     /// In the worst fifteen seconds.

@@ -1,6 +1,6 @@
 //! The cost of a day: 24 hours on a machine of 64 CPUs and a target of 1,000 threads, under the real controller
-//! in simulated time. Nights are idle, days are busy, bursts come at any hour. For each way to attach: what it
-//! takes of the machine, what the profiler uses, and whether the budget is kept in any second.
+//! in simulated time. Nights are idle, days are busy, bursts come at any hour. Prints for each way to attach what it costs the
+//! machine, what the profiler uses, and whether the budget is kept in every second.
 //!
 //! Options: `--hours 24`, `--cpus 64`, `--threads 1000`, `--budget-ratio .01`, `--switches 2000` (per
 //! CPU-second), `--strangers .5` (CPUs kept busy by others), `--own-per-second 500`, `--own-per-sample 2.5`,
@@ -81,7 +81,7 @@ fn judge(asked: &str, outcome: &DayOutcome) -> Vec<Verdict> {
     spans.map(verdict).to_vec()
 }
 
-/// A line for a person about a figure of each way.
+/// A readable line with one figure for each way to attach.
 type Line = (&'static str, fn(&DayOutcome) -> String);
 
 const LINES: &[Line] = &[

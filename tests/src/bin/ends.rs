@@ -1,6 +1,6 @@
-//! Does the daemon lose windows? It is ended at random moments under load, with many targets: by `kill -9`, after which all windows
-//! that had ended have to be there, and by SIGTERM, which has to end it with status 0 within two seconds and lose nothing.
-//! Ends with an error where that does not hold.
+//! Checks that the daemon loses no windows when it is ended at random moments under load, with many targets. After `kill -9`, all
+//! windows that had ended must be in the store. After SIGTERM it must exit with status 0 within two seconds and lose nothing.
+//! Ends with an error otherwise.
 //!
 //! Options: `--kills 20`, `--terms 5`, `--targets 20`, `--load 7` (of the targets, those that are always busy), `--window 5` (s).
 

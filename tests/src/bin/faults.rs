@@ -1,7 +1,7 @@
-//! Does every window arrive once? A service of three busy targets sends its windows to a backend that goes through all faults of
-//! [`Fault`] at random, is killed, and comes back; the service is killed with `kill -9` as well. In the end every window of the
-//! store has to be there once: none is missing, and of those that came twice, the first answer was lost.
-//! Ends with an error where that does not hold.
+//! Checks that every window arrives once. A service with three busy targets sends its windows to a backend that shows all kinds of
+//! [`Fault`] at random, is killed, and restarts; the service is killed with `kill -9` as well. In the end the backend must hold every
+//! window of the store. A window may arrive twice only if the answer to the first attempt was lost.
+//! Ends with an error otherwise.
 //!
 //! Options: `--minutes 60`, `--seed 1`, `--folder F` (keeps what arrived).
 
@@ -46,7 +46,7 @@ struct Found {
     /// Windows with more of them, where an answer was lost, and where none was.
     twice_unanswered: usize,
     twice: usize,
-    /// What the service says that was refused or dropped.
+    /// Windows that the service reports as refused or dropped.
     refused: u64,
     dropped: u64,
 }
@@ -137,13 +137,13 @@ fn now_s() -> Result<f64> {
     Ok(SystemTime::UNIX_EPOCH.elapsed()?.as_secs_f64())
 }
 
-/// The export as the status has it.
+/// The export's entry in the status.
 fn shown(daemon: &Daemon) -> Result<serde_json::Value> {
     let status = daemon.ctl_json(&["status"])?;
     Ok(status["exports"][0].clone())
 }
 
-/// Has the last windows named, and waits until all have arrived.
+/// Requests that the last windows are named, and waits until all have arrived.
 fn end(export: &str, busy: Vec<Running>, backend: &mut Backend, daemon: &mut Daemon) -> Result<()> {
     backend.come_up()?;
     backend.play(Fault::None)?;

@@ -151,7 +151,7 @@ impl Fleet {
         Ok(Fleet { daemons, prometheus, _running: running })
     }
 
-    /// Has all daemons ask Prometheus from now on.
+    /// Makes all daemons query Prometheus from now on.
     fn join(&self) -> Result<()> {
         self.reload(&format!("[fleet]\nprometheus = \"http://{}\"\n", self.prometheus))
     }
@@ -169,7 +169,7 @@ impl Fleet {
         Ok(())
     }
 
-    /// The number of replicas that each daemon reckons with.
+    /// The number of replicas that each daemon assumes.
     fn wait_until_known(&self, replicas: usize) -> Result<Vec<f64>> {
         let begun = Instant::now();
         loop {

@@ -1,6 +1,6 @@
-//! What the daemon costs while nothing happens: CPU time, memory and descriptors with many targets that sleep.
+//! Measures the idle daemon: CPU time, memory and descriptors with many sleeping targets.
 //!
-//! `idle [TARGETS] [SECONDS]`, as root; 20 targets and 60 seconds without words.
+//! Usage, as root: `idle [TARGETS] [SECONDS]`, by default 20 targets and 60 seconds.
 
 #![allow(clippy::print_stdout, reason = "it prints what it found")]
 
@@ -14,7 +14,7 @@ use tests::guards::Running;
 use tests::programs::{copy_program, program};
 use tests::run::start;
 
-/// The first windows are named, and what was mapped is read: that is done once.
+/// Left out at the start: naming the first windows and reading mapped files happens once.
 const WARM_UP: Duration = Duration::from_secs(15);
 
 fn main() -> Result<()> {

@@ -1,6 +1,6 @@
-//! Does anybody notice that a profiler comes and goes? Real servers are attached to and detached from by timer signals, again and
-//! again, while clients ask them and check the answers. Ends with an error where a server is missing, ended or hardly took the library, where
-//! a request failed or was answered late, where a process that works was not sampled, or where something of ours is left.
+//! Checks that attaching and detaching disturbs no server. Sweetspot attaches to real servers by timer signals and detaches, many
+//! times, while clients send requests and check the answers. Ends with an error if a server is missing, ended, or mostly refused the
+//! library; if a request failed or was answered late; if a busy process was not sampled; or if something of the profiler remains.
 //!
 //! Options: `--times 1000` (of each), `--stay-ms 50`, `--server redis-server` (all that are installed without it).
 
@@ -16,9 +16,9 @@ const MOST_GROWTH_KIB: u64 = 16 << 10;
 
 /// Share of the times that it has to work.
 const LEAST_ATTACHED: f64 = 0.99;
-/// A process that used so much CPU time while it was attached to has samples (s).
+/// A process that used this much CPU time while attached must have samples (s).
 const BUSY_S: f64 = 0.2;
-/// Within so long every request is answered (ms), whatever lock of the server's it waits for.
+/// Time within which every request must be answered (ms), whatever lock of the server it waits for.
 const MOST_MS: f64 = 200.0;
 
 fn main() -> Result<()> {

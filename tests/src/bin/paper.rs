@@ -1,6 +1,6 @@
 //! The experiments of Stoker's dissertation, run again: the ordering of two functions in an array of a million members
 //! (Table 3.4), the run of 300 s with 900 to 44,400 samples (section 4.3), and the figures that follow from its
-//! equations. Fails if one of them is off.
+//! equations. Fails if one of them differs.
 //!
 //! Options: `--trials 10000` (of each ordering), `--runs 1000` (of each size), `--seed 1`.
 

@@ -1,13 +1,13 @@
-//! Is the rate the right one for any program? The controller and other ways to choose a rate for 320 programs: the expected error
-//! of the top four functions' CPU seconds over the least possible one.
+//! Checks whether the chosen rate is right for any program. For 320 programs, the controller and other ways to choose a rate are
+//! compared by the expected error of the top four functions' CPU seconds, over the least possible one.
 //!
-//! 144 are of 4 share shapes × 10, 60 and 300 s × 1.5 to 40 µs a sample × visits to a function of no time, 3 and 50 ms. The others are odd in one
-//! way: their functions run in turn in rounds of 1 or 3 ms, or only in some phases, or they are idle most of the time, or
-//! are 500 equal functions, or one of 95%. The controller starts from its first guess and a cost that is off by up to 15%, and sees nothing
-//! but samples; it must stay within 1.04 in the mean, 1.20 for each program and 1.40 for each single run (1.03 in the mean and 1.10 for each run where samples are
-//! independent), and beat every other way in the mean.
+//! 144 programs combine 4 share shapes, lengths of 10, 60 and 300 s, costs of 1.5 to 40 µs a sample, and visits to a function of no time,
+//! 3 and 50 ms. The others are unusual in one way: their functions run in turn in rounds of 1 or 3 ms, or only in some phases; they are
+//! idle most of the time; or they have 500 equal functions, or one of 95%. The controller starts from its first guess and a cost that is
+//! off by up to 15%, and sees only samples. It must stay within 1.04 in the mean, 1.20 for each program and 1.40 for each run (1.03 in the
+//! mean and 1.10 for each run where samples are independent), and beat every other way in the mean.
 //!
-//! Below it, seconds from which the cost was taken out: at the law's rate, and at the one that is best for them.
+//! A second table shows CPU seconds after the sampling cost was subtracted: at the law's rate, and at the rate that is best for them.
 //!
 //! Options: `--seeds 20` (runs of the controller for each program).
 
@@ -22,8 +22,8 @@ use tests::portfolio::{
 const FIXED_HZ: [f64; 10] = [49.0, 99.0, 199.0, 499.0, 999.0, 1_999.0, 4_999.0, 9_999.0, 19_999.0, 39_999.0];
 /// Visits of the rows below (s of CPU time).
 const VISITS_S: [f64; 8] = [0.0, 1e-4, 1e-3, 3e-3, 10e-3, 30e-3, 0.1, 0.5];
-/// What the controller may lose in the mean and in the worst run: of all programs, and of those whose functions don't run on. A run of
-/// a few hundred visits shows little of how long they are, and one in thousands shows it wrong.
+/// What the controller may lose in the mean and in the worst run: for all programs, and for those whose samples are independent. A run
+/// of a few hundred visits shows little of how long visits are, and one run in thousands is misleading.
 const ALLOWED: (f64, f64) = (1.04, 1.40);
 /// What it may lose in the mean of the runs of any program.
 const ALLOWED_PROGRAM: f64 = 1.20;

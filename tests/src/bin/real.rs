@@ -1,7 +1,7 @@
-//! Real programs under real load, by the default settings: is a profile worth having, and as good as it says? Prints of each
-//! its samples beside what the law asks for and the budget allows, and beside what `perf record -g` and samply take by their
-//! defaults; whole and named stacks; how far the samples' weights are from the scheduler's CPU time; and the top functions.
-//! Other programs read what was written. Ends with an error where samples, stacks or weights fall short.
+//! Profiles real programs under real load with the default settings. Prints for each: the samples beside what the law asks for and the
+//! budget allows, and beside the defaults of `perf record -g` and samply; the shares of complete and named stacks; how far the samples'
+//! weights are from the scheduler's CPU time; and the top functions. Other programs read the files. Ends with an error where samples,
+//! stacks or weights fall short.
 //!
 //! Options: `--seconds 8`, `--only NAME`. Programs that are not installed are skipped with a line.
 
@@ -22,7 +22,7 @@ use tests::run::{NOBODY, Sweetspot, finish, run, start, wait_until};
 use tests::stats::Stats;
 use tests::verdict::{Verdict, ensure_none_fails};
 
-/// Of what the law asks for, or the budget allows where that is less, so much is to be taken.
+/// Share of the samples that the law asks for (or the budget allows, if fewer) that must be taken.
 const LEAST_TAKEN: f64 = 0.7;
 const LEAST_COMPLETE: f64 = 0.99;
 const MOST_WEIGHTS_OFF: f64 = 0.02;
@@ -181,7 +181,7 @@ fn record(program: &'static str, command: &[&str]) -> Result<Found> {
     beside(found, &[&["--"], command].concat(), None)
 }
 
-/// What other profilers take by their defaults, of a command or, for so many seconds, of running processes.
+/// Samples that other profilers take with their defaults: of a command or, for this many seconds, of running processes.
 fn beside(mut found: Found, whom: &[&str], seconds: Option<f64>) -> Result<Found> {
     const PERF: &[&str] = &["perf", "record", "-q", "-e", "cpu-clock", "-g", "-o", "perf.data"];
     const SAMPLY: &[&str] = &["samply", "record", "--save-only", "-o", "profile.json.gz"];

@@ -1,6 +1,6 @@
 //! Records the rings that the replay tests replay: `tests/fixtures/rings`, from the programs of `tests/programs`.
 //!
-//! To be run as root, and again only when the layout of records changes: the stacks and addresses change with it, and so
+//! Run it as root, and again only when the layout of records changes: the stacks and addresses change with it, and so
 //! do the snapshots (`INSTA_UPDATE=always cargo test -p tests --test replay`).
 
 #![allow(clippy::print_stdout, reason = "it says what it recorded")]
@@ -27,7 +27,7 @@ struct Case {
     period_ns: u64,
     /// Pages of a ring and milliseconds between drains.
     ring: (u32, u32),
-    /// The command; words that name a program of ours become its path.
+    /// The command; words that name a test program become its path.
     command: &'static [&'static str],
 }
 
@@ -152,7 +152,7 @@ fn record(case: &Case, objects: &mut Objects) -> Result<()> {
     Ok(())
 }
 
-/// A word of the command; a program of ours is copied to `place`.
+/// A word of the command; a test program is copied to `place`.
 fn put(word: &str, place: &Path) -> Result<String> {
     let Ok(built) = program(word) else { return Ok(word.to_owned()) };
     let copy = place.join(word);

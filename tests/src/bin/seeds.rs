@@ -254,7 +254,7 @@ fn rings(seeds: &Seeds) -> Result<()> {
     Ok(())
 }
 
-/// The records with process 1 in the place of another: that is whom the target follows.
+/// The records, with process 1 in place of another: the fuzz target follows process 1.
 fn renumbered(records: &[u8], pid: u32) -> Vec<u8> {
     let mut records = records.to_vec();
     for word in records.chunks_exact_mut(4).filter(|word| **word == pid.to_le_bytes()) {
@@ -323,7 +323,7 @@ fn texts(seeds: &Seeds) -> Result<()> {
     Ok(())
 }
 
-/// A journal that tells of a code with its lines, moves it, and puts another in its place.
+/// A jitdump that reports a function with its lines, moves it, and puts another in its place.
 fn jitdump() -> Vec<u8> {
     let words = |words: &[u64]| words.iter().flat_map(|word| word.to_ne_bytes()).collect::<Vec<u8>>();
     let halves = |halves: &[u32]| halves.iter().flat_map(|half| half.to_ne_bytes()).collect::<Vec<u8>>();

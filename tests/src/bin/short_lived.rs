@@ -1,4 +1,4 @@
-//! Are short-lived processes named, and without growth? Thousands of processes of a few milliseconds each, of several
+//! Checks that short-lived processes get names, without growth. Thousands of processes of a few milliseconds each, of several
 //! programs, under the profiler: the share of their samples that have a name, and the profiler's memory and descriptors
 //! from the first tenth of them to the last. Ends with an error below 99%, or where either has grown.
 //!
@@ -10,7 +10,7 @@ use tests::experiment::{option, percent, print, row};
 use tests::guards::is_root;
 
 const LEAST_NAMED: f64 = 0.99;
-/// Of the resident set between the first tenth and the end: pages of the heap that are touched late.
+/// Growth of the resident set that is allowed from the first tenth to the end: pages of the heap that are touched late.
 const MOST_GROWTH_KIB: u64 = 2048;
 const MOST_NEW_DESCRIPTORS: usize = 16;
 

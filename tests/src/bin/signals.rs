@@ -1,8 +1,8 @@
-//! Does a sample by a timer's signal cost what the run says? By the program's own clock, tick by tick: pieces of work in which a
-//! tick came with a signal are held against those in which one came without, of the same thread in the same seconds. Whether a
-//! handler has run the program sees below its stack (`programs/ticked.c`), so nobody need tell it.
+//! Checks whether a sample by timer signal costs what the run reports, by the program's own clock. Pieces of work in which a tick
+//! came with a signal are compared with those in which one came without, of the same thread in the same seconds. The program
+//! detects below its own stack whether a handler has run (`programs/ticked.c`).
 //!
-//! And what is left of the signals when the profiler is killed: nothing that costs work, and after sixteen seconds none.
+//! Also checks the signals after the profiler was killed: they must cost nothing, and end within sixteen seconds.
 //!
 //! Options: `--seconds 40` (of a run), `--only cost|killed`.
 
@@ -21,7 +21,7 @@ use tests::ticked::{Piece, at_the_tick, middle, tick_ns};
 
 /// How far the cost of a sample may be off.
 const GOAL: f64 = 0.15;
-/// So long after the profiler was killed an agent has given it up (s).
+/// Time after which an agent gives up a profiler that was killed (s).
 const QUIET_AFTER_S: usize = 16;
 /// Half of the ticks bring a signal.
 const PART_OF_TICKS: f64 = 0.5;
@@ -48,7 +48,7 @@ struct Cost {
     measured_us: Figure,
     said_us: Figure,
     ratio: Figure,
-    /// Of the whole run, by the run and by the stopwatch (the profiler's own time by the run in both).
+    /// Overhead of the whole run, as reported and as measured (both with the profiler's own time as reported).
     overhead_ratio: f64,
     overhead_measured: f64,
     verdict: &'static str,
@@ -98,7 +98,7 @@ fn count(costs: &[Cost], verdict: &str) -> usize {
 }
 
 impl Killed {
-    /// The program works as fast as alone, and nothing interrupts it once the agent has given us up.
+    /// Whether the program works as fast as alone, and nothing interrupts it once the agent has given up the profiler.
     fn judge(&self) -> Result<()> {
         let lost = self.alone.minus(self.killed);
         ensure!(
@@ -203,7 +203,7 @@ fn killed() -> Result<Killed> {
     })
 }
 
-/// The first seconds of a program; what began it is killed after so many of them.
+/// Runs a program for some seconds, and kills the process that started it after a number of them.
 fn seconds_of(command: &mut Command, count: usize, kill_after: Option<usize>) -> Result<Vec<Second>> {
     let mut running = Running::start(command.stdout(Stdio::piped()).stderr(Stdio::null()))?;
     let said = BufReader::new(running.stdout.take().context("no output")?);

@@ -1,4 +1,4 @@
-//! The daemon under churn, load and faults for two hours, and what has to hold of it.
+//! Runs the daemon under churn, load and faults for two hours, and checks what must hold.
 //!
 //! Options: `--minutes 120`, `--seed N`, `--folder F` (what happened stays there); `--judge F` judges a run again that left its
 //! record there.

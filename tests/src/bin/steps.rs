@@ -1,5 +1,5 @@
-//! Does the daemon keep its budgets through steps of what it samples? Load, depth, threads, targets and budgets change under
-//! it, and each target's twin is the stopwatch. Beside it stands what the daemon says, and the rates that the law asks for.
+//! Checks that the daemon keeps its budgets while load, depth, threads, targets and budgets change in steps. Each target is measured
+//! against an unsampled twin. The daemon's own figures, and the rates that the law asks for, are printed beside.
 //!
 //! Options: `--only load|depth|threads|targets|budgets`, `--rounds 1` (of each: five minutes; 3 take a quarter of an hour), `--seconds 12`
 //! (length of most phases; at least 11), `--attach-mode task` (what the stopwatch can judge: events for whole CPUs interrupt

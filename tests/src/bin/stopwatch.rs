@@ -1,9 +1,9 @@
-//! Does a sample cost what the calibration says, and a run what it says itself? Of two processes that take turns at the
-//! same work on one CPU, one is attached to at several fixed rates; what it then takes more than its twin, by its own
-//! clock, over the samples is what one costs.
+//! Checks whether a sample costs what the calibration says, and whether a run reports its true overhead. Two processes take turns at
+//! the same work on one CPU, and one is profiled at several fixed rates. Its extra time over its twin, by its own clock, divided by
+//! the samples, is the cost of a sample.
 //!
-//! What the calibration says of a program that computes and of one that waits for memory is held against programs of
-//! ours that do; the middle, which a run states of a program that it knows nothing of, against programs of others.
+//! The calibrated costs of a program that computes, and of one that waits for memory, are compared with test programs that do just
+//! that. Their mean, which a run assumes for an unknown program, is compared with real programs.
 //!
 //! Options: `--rounds 1`, `--seconds 6` (length of a run), `--depths 5,50,300`, `--only spin|real`.
 
@@ -26,17 +26,17 @@ const COST_GOAL: f64 = 0.10;
 const ACCOUNT_GOAL: f64 = 0.15;
 /// Standard errors beyond the goal from which a figure is off: of some fifty comparisons, two would cry wolf at two.
 const CERTAIN: f64 = 3.0;
-/// Frames and bytes that a rate is chosen by before any run told: a program of depth D has a few more frames.
+/// Frames and bytes assumed before the first run, to choose a rate: a program of depth D has a few more frames.
 const START_UP_FRAMES: f64 = 5.0;
 const BYTES_PER_FRAME: f64 = 48.0;
 /// What stacks of the script are taken to have.
 const REAL_FRAMES: u64 = 20;
-/// What the profiler itself is taken to need for a sample (µs).
+/// Assumed own CPU time of the profiler for a sample (µs).
 const OWN_US: f64 = 5.0;
 /// Length of an unsampled range, of that of a run.
 const UNSAMPLED: f64 = 0.5;
 
-/// What is measured: how the stacks are found, how deep they are, what the program waits for.
+/// What is measured: the way to unwind, the depth, and what the program waits for.
 #[derive(Clone, Copy, Debug, Serialize)]
 struct Cell {
     unwind: &'static str,
@@ -168,12 +168,12 @@ fn measure(cell: Cell, place: Place, calibration: &Value, rounds: usize, seconds
     Ok(Found { cell, calibrated_us, cost_us, overhead_ratio })
 }
 
-/// What the calibration calls this kind of work; `None` of programs of others.
+/// The calibration's name for this kind of work; `None` for real programs.
 fn calibrated_kind(cell: Cell) -> Option<&'static str> {
     ["compute", "memory"].into_iter().find(|kind| *kind == cell.kind)
 }
 
-/// What the samples of these runs cost by the calibration's costs of a kind of work (µs).
+/// What the samples of these runs cost according to the calibration, for a kind of work (µs).
 fn calibrated_cost(costs: &Value, runs: &[Run]) -> Result<Figure> {
     let cost = |name: &str, figure: &str| {
         costs[name][figure].as_f64().with_context(|| format!("the calibration has no {name}"))
@@ -203,7 +203,7 @@ fn rates(cell: Cell, model: &Value) -> Result<[f64; 3]> {
     Ok(OVERHEADS.map(|overhead| (overhead / sample_s).clamp(1.0, 40_000.0).round()))
 }
 
-/// A range of the twins' work (s on their clock), and what the profiler said if there was one, with its level.
+/// A range of the twins' work (s on their clock), and the profiler's report if it was sampled, with its level.
 struct TimeRange {
     from_s: f64,
     to_s: f64,
@@ -232,7 +232,7 @@ fn sampled(
     Ok(TimeRange { from_s, to_s: now_s()?, said: Some((level, recorded.stats.summary)) })
 }
 
-/// A run, and what the process took more than its twin because of it.
+/// A run, and the extra time that it cost the process over its twin.
 struct Run {
     level: usize,
     summary: Summary,
@@ -240,7 +240,7 @@ struct Run {
     extra: Figure,
 }
 
-/// What each sampled range took more than the unsampled ones did: no two twins are quite alike.
+/// Extra time of each sampled range, over that of the unsampled ones: no two twins are quite alike.
 fn runs(ranges: &[TimeRange], turns: &[Turn]) -> Result<Vec<Run>> {
     let within = |range: &TimeRange| {
         let is_within = |turn: &&Turn| turn.over_s - TURN_S > range.from_s && turn.over_s < range.to_s;
@@ -259,7 +259,7 @@ fn runs(ranges: &[TimeRange], turns: &[Turn]) -> Result<Vec<Run>> {
     Ok(ranges.iter().filter_map(run).collect())
 }
 
-/// What samples cost the process (µs): the slope of its time over them.
+/// The cost of a sample to the process (µs): the slope of its extra time over the samples.
 fn measured_cost(runs: &[Run]) -> Result<Figure> {
     let points: Vec<(f64, Figure)> = runs
         .iter()
@@ -268,7 +268,7 @@ fn measured_cost(runs: &[Run]) -> Result<Figure> {
     through_origin(&points).context("too few runs for a slope")
 }
 
-/// What samples cost by the runs' own meter (µs).
+/// The cost of a sample as the runs report it (µs).
 fn said_cost(runs: &[Run]) -> Figure {
     let said_us = |run: &Run| {
         let parts = run.summary.overhead_parts;
@@ -284,7 +284,7 @@ fn hits(run: &Run) -> f64 {
     (run.summary.samples + run.summary.lost) as f64
 }
 
-/// What the runs at one rate say of their overhead, over what they took, the profiler's own time included.
+/// The overhead that the runs at one rate report, over the measured one; the profiler's own time is included.
 fn compare_overhead(runs: &[Run], level: usize) -> Compared {
     let runs = || runs.iter().filter(|run| run.level == level);
     let said: Vec<f64> = runs().map(|run| run.summary.overhead_ratio).collect();

@@ -1,6 +1,6 @@
-//! Do other people's test suites pass while they are sampled by timer signals, at the highest rate that there is? Each is run by
-//! itself and under `sweetspot record`. Where a test fails only there, all are run twice more, both ways, and failures are counted: some
-//! fail now and then by themselves, and others because of us no more than now and then.
+//! Checks that other projects' test suites pass while they are sampled by timer signals at the highest rate. Each suite runs alone and
+//! under `sweetspot record`. If a test fails only under sweetspot, the suite runs twice more both ways and failures are counted: some
+//! tests are flaky, and sampling may cause a failure only sometimes.
 //!
 //! Options: `--only python|redis|bash|stress-ng`, `--redis FOLDER`, `--redis-all 1`, `--bash FOLDER` (where they were built).
 
@@ -24,7 +24,7 @@ struct Found {
     failed_sampled: BTreeSet<String>,
     /// Those that fail more often while they are sampled.
     ours: BTreeSet<String>,
-    /// Those that did so once more: chance does that too.
+    /// Those that failed once more: this may be chance.
     doubtful: BTreeSet<String>,
     samples: u64,
     lost: u64,

@@ -1,7 +1,7 @@
-//! Does the CPU time of all targets add up? A mix of what makes that hard (builds, jobs as of cron, servers that fork, shells that
-//! wait, services that stay) is divided by process, by user and by control group. In each division the targets' CPU time has to be
-//! what the kernel charged to all programs of the machine, and that of a target which stays what the kernel charged to it.
-//! Ends with an error where that does not hold.
+//! Checks that the CPU time of all targets adds up. A mix of difficult loads (builds, periodic jobs, servers that fork, shells that
+//! wait, permanent services) is divided by process, by user and by control group. In each division the targets' CPU time must be what
+//! the kernel charged to all programs of the machine, and that of a permanent target what the kernel charged to it.
+//! Ends with an error otherwise.
 //!
 //! Options: `--seconds 200` (of each division; twenty more are for setting up), `--window 60` (s), `--only user`.
 
@@ -29,7 +29,7 @@ const BOUND: f64 = 0.01;
 const STEADY: [(&str, &str); 3] = [("steady-a", ".4"), ("steady-b", ".1"), ("steady-c", ".03")];
 /// The first of the users that the parts of the mix run as.
 const FIRST_USER: u32 = 44_001;
-/// The rest of the mix: its name, and what a shell does for it, again and again, with the folder of its programs as `$1`.
+/// The rest of the mix: name, and the shell command that is repeated, with the folder of its programs as `$1`.
 const PARTS: [(&str, &str); 4] = [
     ("build", "make -s -B -j2 -C $1/build"),
     ("cron", "sh -c 'seq 1 20000 | sort | md5sum' >/dev/null; sleep 1"),
@@ -64,7 +64,7 @@ struct Found {
     busy_s: f64,
     /// That of all targets, to it.
     sum_ratio: f64,
-    /// Those of which the kernel keeps an account: CPU time as counted, to what was charged.
+    /// Targets that the kernel accounts for: counted CPU time over what was charged.
     accounts: BTreeMap<String, f64>,
 }
 
@@ -85,7 +85,7 @@ fn main() -> Result<()> {
     report(&found)
 }
 
-/// The programs of the mix, and what is built in it.
+/// The programs of the mix, and the sources that it builds.
 fn prepare(folder: &Path) -> Result<()> {
     for name in ["brood", "brief_a", "brief_b", "idler"] {
         copy_program(&program(name)?, &folder.join(name))?;
@@ -137,7 +137,7 @@ impl Mix {
         Ok(Mix { group, steady, _parts })
     }
 
-    /// What the kernel charged by now to those whose target has an account of its own (s).
+    /// What the kernel has charged so far to those whose target has its own account (s).
     fn accounts(&self, division: Division) -> Result<BTreeMap<String, f64>> {
         let of_group = |name: &str| group_cpu_s(&self.group.path().join(name));
         let names = STEADY.iter().chain(&PARTS).map(|(name, _)| *name);
@@ -167,7 +167,7 @@ fn group_cpu_s(group: &Path) -> Result<f64> {
     Ok(used.context("no usage in cpu.stat")?.parse::<f64>()? * 1e-6)
 }
 
-/// What was counted until now, by the kernel and by the daemon.
+/// The counts so far, of the kernel and of the daemon.
 struct Look {
     busy_s: f64,
     targets: BTreeMap<String, f64>,
@@ -189,7 +189,7 @@ impl Look {
     }
 }
 
-/// CPU time of the kernel's own threads, which are nobody's target (s).
+/// CPU time of the kernel's own threads, which belong to no target (s).
 fn kernel_threads_s() -> Result<f64> {
     let processes = procfs::process::all_processes()?.flatten();
     let of_kernel =

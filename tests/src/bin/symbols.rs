@@ -1,14 +1,13 @@
-//! Are the names right? Random addresses of the code of real programs: the function, the whole chain of what was inlined
-//! there, and each file and line, compared with what `llvm-symbolizer` says (of the kernel: its list, read as its own
-//! messages are). Where the two differ, a third reader is asked: binutils' `addr2line`, of stubs `objdump`, of the kernel
-//! the crate `blazesym`. What they differ in is printed by kind: how often, who is right and by what evidence, and an
-//! example. Fails if less than 99.9% of a program's addresses agree or are shown to be right, or if a difference has no
-//! explanation or speaks against us.
+//! Checks names: for random code addresses of real programs, compares the function, the inlined calls, and each file and line with
+//! `llvm-symbolizer` (for the kernel: with its symbol list, read as for its own messages). Where the two differ, a third reader
+//! decides: binutils' `addr2line`, `objdump` for stubs, the crate `blazesym` for the kernel. Differences are printed by kind: how
+//! often, which reader is right and by what evidence, and an example. Fails if less than 99.9% of a program's addresses agree or are
+//! shown to be right, or if a difference has no explanation or shows an error of sweetspot.
 //!
 //! Linkage names are compared, so that no style of demangling matters. A matter of style, and counted as agreement, is:
 //! which of several names of one symbol is used; `.cold`, `.isra.0` and their like, which the symbol has and the debug
-//! information does not; lines in the padding between functions, where nobody has a name; versions of symbols
-//! (`@@GLIBC_2.14`); `.` and `..` in paths; and a file that is told without a line, for which they take the symbol table's.
+//! information does not; lines in the padding between functions, which has no name; versions of symbols
+//! (`@@GLIBC_2.14`); `.` and `..` in paths; and a file without a line, for which the others use the symbol table's.
 //!
 //! Options: `--addresses 10000` (of each program), `--seed 1`, `--only NAME`, `--show 1` (so many examples of each
 //! difference), `--program FILE` (another program instead of these).

@@ -21,7 +21,7 @@ pub struct Made {
     pub run: &'static str,
 }
 
-/// A target that is ready to run. What was made for it is removed when it is dropped.
+/// A target that is ready to run. The files made for it are removed when it is dropped.
 #[derive(Debug, Default)]
 pub struct Prepared {
     /// The command line.
@@ -37,7 +37,7 @@ impl Prepared {
 }
 
 impl Made {
-    /// Makes it, or says what is missing.
+    /// Makes it, or reports what is missing.
     pub fn prepare(&self, cpu_s: f64) -> Result<Result<Prepared, String>> {
         for (command, package) in self.needs {
             if find_in_path(command).is_none() {

@@ -22,7 +22,7 @@ const fn made(
     Case { name, target: Target::Made(Made { needs, make, run }), leaf, chain, ..NOTHING_KNOWN }
 }
 
-/// A program whose inlined calls are told by debug information that was packed so.
+/// A program whose inlined calls are described by debug information that was packed this way.
 const fn inlined(name: &'static str, needs: Needs, make: &'static str) -> Case {
     made(name, needs, make, "exec $folder/program inlined $seconds", "leaf", INLINED)
 }
@@ -32,7 +32,7 @@ const fn runtime(case: Case, has_jitdump: bool) -> Case {
     Case { leaf_calls: true, has_jitdump, ..case }
 }
 
-/// Calls through the linkage table, of a library that nobody else has.
+/// Calls through the linkage table, of a library made for the run.
 const fn linked(name: &'static str, make: &'static str) -> Case {
     let chain = &["main", ANY, "caller_of_stub"];
     made(name, BINUTILS, make, "exec $folder/program stub $seconds", "called", chain)

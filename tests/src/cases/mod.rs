@@ -1,4 +1,4 @@
-//! Programs whose stacks are known beforehand, profiled by us and by others: who finds the whole of them?
+//! Programs whose stacks are known beforehand, profiled by sweetspot and by others: which one finds complete stacks?
 
 mod frames;
 mod made;
@@ -19,10 +19,10 @@ use crate::experiment::percent;
 use crate::folded::Stack;
 use crate::programs::{find_in_path, program, why_not};
 
-/// A program begins and ends outside of what it does: so much of its stacks must be complete, or cut as expected.
+/// Share of the stacks that must be complete, or cut as expected: the start and the end of a program have other stacks.
 const COMPLETE: f64 = 0.99;
 const CUT: f64 = 0.9;
-/// The same of commands that start many short processes: while one becomes another program, it has no stack.
+/// The same for commands that start many short processes: during `execve` a process has no stack.
 const COMPLETE_OF_MANY: f64 = 0.98;
 
 /// Frames of start-up code outside of `main` or a thread's function.
@@ -50,11 +50,11 @@ pub fn rows() -> impl Iterator<Item = &'static Case> {
 /// What the stacks of a row are.
 #[derive(Clone, Copy, Debug)]
 pub struct Case {
-    /// What a person calls it.
+    /// Its name in the table.
     pub name: &'static str,
     /// What is profiled.
     pub target: Target,
-    /// The function that works, or its names with `|` between them: its samples are held against the chain. None where
+    /// The function that works, or its names with `|` between them: its samples are compared with the chain. None where
     /// none is known.
     pub leaf: &'static str,
     /// Its callers, outermost first; [`ANY`] stands for frames that are not known.
@@ -65,7 +65,7 @@ pub struct Case {
     pub nameless_frames: Option<usize>,
     /// The leaf calls other functions (an interpreter's): where it is in a stack, its callers are looked at.
     pub leaf_calls: bool,
-    /// It tells of generated code in a jitdump, which `perf` has to be told.
+    /// It reports generated code in a jitdump, for which `perf` needs an extra step.
     pub has_jitdump: bool,
 }
 
@@ -90,7 +90,7 @@ pub struct Found {
     pub complete_ratio: f64,
     /// Share of the frames that have a name.
     pub named_ratio: f64,
-    /// Frames of a stack that have a name, in the mean: whoever finds one frame and names it has not done more.
+    /// Mean number of named frames of a stack: a profiler that finds and names only one frame scores low here.
     pub named_frames: f64,
     /// Of the samples in the leaf, those with the expected chain; none where there is no such sample.
     pub chain_ratio: Option<f64>,
@@ -119,7 +119,7 @@ impl Case {
         Ok(Ok(Prepared::of(words)))
     }
 
-    /// What is wrong with what ours found by itself.
+    /// Errors in sweetspot's own findings.
     pub fn judge(&self, ours: &Found, truncated_by: &BTreeMap<String, u64>) -> Vec<String> {
         let mut failures = Vec::new();
         if ours.samples == 0 {

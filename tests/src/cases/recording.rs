@@ -13,7 +13,7 @@ use crate::peers::Profiler;
 use crate::run::{Sweetspot, run};
 use crate::stats::Stats;
 
-/// Who profiles.
+/// A profiler.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Peer {
     /// This profiler.
@@ -31,7 +31,7 @@ pub struct Recording {
     pub samples: u64,
     /// Their stacks.
     pub stacks: Folded,
-    /// Of ours: how the others of its stacks are said to have ended.
+    /// For sweetspot: the reported ends of its incomplete stacks.
     pub truncated_by: BTreeMap<String, u64>,
 }
 
@@ -39,7 +39,7 @@ impl Peer {
     /// All of them, ours first.
     pub const ALL: [Peer; 3] = [Peer::Sweetspot, Peer::Perf, Peer::Samply];
 
-    /// What a person calls it.
+    /// Its name in the table.
     pub fn name(self) -> &'static str {
         match self {
             Peer::Sweetspot => "sweetspot",
@@ -76,7 +76,7 @@ impl Peer {
     }
 }
 
-/// Profiles a command with ours, with more options.
+/// Profiles a command with sweetspot, with more options.
 pub fn by_sweetspot(words: &[String], rate_hz: u32, options: &[&str]) -> Result<Recording> {
     let rate = rate_hz.to_string();
     let sweetspot = Sweetspot::new().options(&["--rate", &rate]).options(options);

@@ -22,7 +22,7 @@ use crate::run::{finish, run};
 const CLIENTS: usize = 3;
 /// Between two requests of one.
 const PAUSE: Duration = Duration::from_millis(2);
-/// Whoever is not answered for so long was left alone.
+/// Timeout of a request.
 const PATIENCE: Duration = Duration::from_secs(20);
 /// Requests over one connection.
 const PER_CONNECTION: u64 = 500;
@@ -70,7 +70,7 @@ impl Clients {
         Ok(Clients::Threads(threads.collect(), shared))
     }
 
-    /// Stops them, and says what they have seen.
+    /// Stops them, and returns what they have observed.
     pub fn stop(&mut self) -> Result<Asked> {
         match self {
             Clients::Threads(threads, shared) => {

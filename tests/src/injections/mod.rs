@@ -1,4 +1,4 @@
-//! Real servers that are attached to again and again while clients ask them: `just injections`.
+//! Attaches to real servers repeatedly while clients send them requests: `just injections`.
 
 mod clients;
 mod servers;
@@ -17,14 +17,14 @@ use crate::host::Holdings;
 use crate::run::{Ended, Sweetspot, run};
 use crate::stats::{Stats, Summary};
 
-/// What came of one server.
+/// Results of one server.
 #[derive(Debug, Serialize)]
 pub struct Found {
     /// Its name.
     pub server: String,
     /// Times that it was attached to and detached from.
     pub attached: usize,
-    /// Refusals, by what was said.
+    /// Refusals, by message.
     pub refused: BTreeMap<String, usize>,
     /// Its processes.
     pub processes: Vec<Process>,
@@ -53,7 +53,7 @@ pub struct Process {
     pub samples: u64,
 }
 
-/// Attaches to a server so many times, for such a time each.
+/// Attaches to a server this many times, each time for this long.
 pub fn attach_often(mut server: Server, times: usize, stay: Duration) -> Result<Found> {
     let name = server.name().to_owned();
     let mut clients = Clients::start(&server)?;
@@ -120,7 +120,7 @@ fn attach(pid: u32, stay: Duration) -> Result<(Ended, Option<Summary>)> {
     Ok((ended, Some(stats.summary)))
 }
 
-/// What is ours, and what should be as before: connections come and go, and so do a runtime's threads.
+/// What remains of the profiler, and what should be as before: connections come and go, and so do a runtime's threads.
 fn differences(first: &Holdings, last: &Holdings) -> Vec<String> {
     let ours = |held: &Holdings| held.files.keys().filter(|file| file.contains("sweetspot")).count();
     let pairs = [

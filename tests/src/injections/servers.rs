@@ -35,7 +35,7 @@ require('net').createServer(client => {
 }).listen(+process.argv[2], '127.0.0.1');
 setInterval(() => require('fs').readFile('/etc/passwd', () => {}), 20);
 ";
-/// Who PostgreSQL runs as: it does not run as root.
+/// The user for PostgreSQL, which refuses to run as root.
 const POSTGRES: &[&str] = &["setpriv", "--reuid=postgres", "--regid=postgres", "--clear-groups"];
 
 /// A server that runs.
@@ -97,7 +97,7 @@ impl Server {
         matches!(self.running.try_wait(), Ok(None))
     }
 
-    /// Tells it to end; whether it does so by itself.
+    /// Asks it to end, and returns whether it did.
     pub fn end(&mut self) -> Result<bool> {
         kill(Pid::from_raw(self.running.id() as i32), Signal::SIGTERM)?;
         wait_until("the server's end", || !matches!(self.running.try_wait(), Ok(None)))?;

@@ -1,4 +1,4 @@
-//! Rings that were recorded once and are replayed ever after: `tests/fixtures/rings`, written by the bin `record_rings`.
+//! Replays recorded rings: `tests/fixtures/rings`, written by the bin `record_rings`.
 //!
 //! A recording is what the kernel wrote, byte by byte, and the objects that were mapped, cut down to their unwind tables
 //! and symbols. Replaying needs neither privilege nor perf events.
@@ -107,7 +107,7 @@ impl Recording {
         pack(&folder().join(format!("{name}.rings.gz")), &bytes)
     }
 
-    /// What a replay is told.
+    /// The parameters of a replay.
     pub fn given(&self) -> Given {
         let method = match self.header.method.as_str() {
             "fp" => Some(Method::Fp),

@@ -33,7 +33,7 @@ impl<'a> RecordedRing<'a> {
         Self { rest: bytes, seam, damaged: 0 }
     }
 
-    /// The header at the front: type, misc and the record's size. What is none ends the ring.
+    /// The header at the front: type, misc and the record's size. An invalid header ends the ring.
     fn header(&mut self) -> Option<(u32, u16, usize)> {
         let (header, _) = self.rest.split_first_chunk::<HEADER_BYTES>()?;
         let [t0, t1, t2, t3, m0, m1, s0, s1] = *header;
@@ -65,7 +65,7 @@ impl RecordQueue for RecordedRing<'_> {
     }
 }
 
-/// What a replay is told beside the bytes.
+/// The parameters of a replay, beside the bytes.
 #[derive(Clone, Copy, Debug)]
 pub struct Given {
     /// Whether samples hold a copy of the stack.
@@ -103,7 +103,7 @@ pub struct Counts {
     pub exits: u64,
 }
 
-/// What a replay comes to.
+/// The result of a replay.
 pub struct Replayed {
     /// The stacks.
     pub aggregate: Aggregate,

@@ -1,4 +1,4 @@
-//! A program of many threads, by its counts alone: how busy it is at each hour, and what a stretch of time brings.
+//! A program with many threads, simulated by counts: how busy it is at each hour, and what happens in a time range.
 
 use std::f64::consts::TAU;
 

@@ -65,7 +65,7 @@ pub struct OwnCosts {
 }
 
 impl Default for OwnCosts {
-    /// Seen on a virtual machine of two CPUs; what a ring and a redraw take is a guess.
+    /// Measured on a virtual machine with two CPUs; the costs of a ring and of a redraw are guesses.
     fn default() -> Self {
         OwnCosts {
             per_second_us: 500.0,
@@ -98,7 +98,7 @@ impl Default for Day {
     }
 }
 
-/// What came of a day. Overhead is by the true cost, relative to the budget.
+/// Results of a day. Overhead is by the true cost, relative to the budget.
 #[derive(Clone, Debug, Serialize)]
 pub struct DayOutcome {
     /// The way in force at the end.
@@ -214,7 +214,7 @@ impl<'a> Run<'a> {
         Resources::new(self.attach.mode(), self.day.threads, self.day.cpus)
     }
 
-    /// Lets a step pass, or less where the controller finds it has spent too much, and decides.
+    /// Simulates a step, which the controller may cut short if it has spent too much, and the decision at its end.
     fn step(&mut self) {
         let (started_ns, mut step) = (self.now_ns, StepTotals::default());
         let noise = self.crowd.around_one(self.day.noise_ratio);
@@ -240,19 +240,19 @@ impl<'a> Run<'a> {
         self.least_time_to_fill_ns = self.least_time_to_fill_ns.min(filled_ns);
     }
 
-    /// As the daemon has it: the dearest sample that can come costs twice as much as those that do.
+    /// The daemon's assumption: the most expensive sample costs twice as much as usual ones.
     fn cost_may_jump(&self) -> bool {
         let dearest = self.day.costs.sample(0.0, f64::from(self.copy.bytes()));
         dearest.mean_ns > 2.0 * self.controller.cost().target.mean_ns
     }
 
-    /// A look at the rings before the step is over; whether it has to end here.
+    /// Reads the rings within the step; returns whether the step must end here.
     fn look_shows_debt(&self, step: &mut StepTotals) -> bool {
         step.own_us += self.day.cpus as f64 * self.day.own.per_ring_us;
         self.controller.overdrawn(&step.reading(self.now_ns, 0))
     }
 
-    /// Lets the time until the next look at the rings pass.
+    /// Simulates the time until the next read of the rings.
     fn pass(&mut self, step: &mut StepTotals, noise: f64) {
         let (day, length_s) = (self.day, LOOK_NS as f64 * 1e-9);
         let busy_cpus = self.crowd.busy_cpus(self.now_ns as f64 * 1e-9, length_s);
@@ -344,7 +344,7 @@ impl<'a> Run<'a> {
 }
 
 impl StepTotals {
-    /// What the daemon reads, without the target's CPU time.
+    /// The daemon's readings, without the target's CPU time.
     fn reading(&self, at_ns: u64, switches: u64) -> Reading {
         Reading {
             at_ns,

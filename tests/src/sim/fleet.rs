@@ -37,7 +37,7 @@ pub struct Member {
     pub scenario: Scenario,
 }
 
-/// What came of it.
+/// The results.
 #[derive(Clone, Debug, Default)]
 pub struct FleetOutcome {
     /// The most that was truly spent in any ten seconds, over the budget of these.
@@ -80,7 +80,7 @@ impl<'f> Run<'f> {
         self.member.scenario.phase(self.host.now_s())
     }
 
-    /// What it would demand if everything were known.
+    /// What it would demand if all costs were known.
     fn true_demand(&self) -> Demand {
         let (scenario, phase) = (&self.member.scenario, self.phase());
         let believed = self.controller.demand(self.member.weight);

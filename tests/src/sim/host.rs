@@ -83,8 +83,8 @@ impl<'a> Host<'a> {
         }
     }
 
-    /// Lets a step pass, or less if the controller is `overdrawn` by what the rings hold; returns what the
-    /// daemon read and what was true.
+    /// Simulates a step, or less if the samples in the rings make the controller `overdrawn`; returns the
+    /// daemon's readings and the truth.
     pub(super) fn step(&mut self, overdrawn: impl Fn(&Reading) -> bool) -> (Reading, TopShares, Truth) {
         let (started_ns, mut own_us) = (self.now_ns, 0.0);
         let mut slice = Slice { depth: 1.0, ..Slice::default() };
@@ -109,7 +109,7 @@ impl<'a> Host<'a> {
         }
     }
 
-    /// Lets all threads run for a slice; returns what a sample costs the profiler itself at present (µs).
+    /// Runs all threads for a slice; returns the profiler's own cost of a sample at present (µs).
     fn run_threads(&mut self, slice: &mut Slice) -> f64 {
         let at_s = self.now_s();
         let phase = self.scenario.phase(at_s);

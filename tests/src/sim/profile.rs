@@ -1,4 +1,4 @@
-//! What the simulated profiler saw of each function, window by window, beside what was true.
+//! The simulated profile of each function, window by window, beside the truth.
 
 use super::run::play;
 use super::scenario::Scenario;

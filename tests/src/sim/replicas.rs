@@ -1,4 +1,4 @@
-//! Replicas of one service, each on a host of its own, under the real controllers: what each hears of the others is old, and replicas
+//! Replicas of one service, each on its own host, under the real controllers: each learns of the others with a delay, and replicas
 //! come and go.
 
 use profiler_core::rate::{Account, RateController, Replicas, Spend, Usage};
@@ -21,14 +21,14 @@ pub struct Service {
     pub churn_ratio: f64,
 }
 
-/// What came of it in the second half of the run.
+/// Results of the second half of the run.
 #[derive(Clone, Debug, Default)]
 pub struct ServiceOutcome {
     /// Rates at the end over those of the law for as many replicas under the true cost, of replicas that had time to settle.
     pub rates_of_law: Vec<f64>,
     /// The most that any ten seconds of any replica cost, over its budget.
     pub worst_10s_of_budget: f64,
-    /// What all profiles together say of the functions, beside the truth.
+    /// The sum of all profiles, beside the truth.
     pub pooled: Functions,
     /// The same of each replica that was there all the time.
     pub each: Vec<Functions>,

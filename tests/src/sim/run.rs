@@ -1,4 +1,4 @@
-//! Plays a scenario and holds it against its bands.
+//! Plays a scenario and compares the results with its bands.
 
 use profiler_core::attach::{AttachChoice, AttachMode};
 use profiler_core::rate::{
@@ -13,7 +13,7 @@ use super::scenario::{BYTE_US, FRAME_US, HANDLER_US, Scenario};
 const TRACE_RECORD_NS: f64 = 400.0;
 const BURST_NS: f64 = 2.0 * BurstSchedule::SAMPLES as f64 * TRACE_RECORD_NS;
 
-/// What came of a run.
+/// Results of a run.
 #[derive(Clone, Debug, Default)]
 pub struct Outcome {
     /// Lowest and highest rate once converged, relative to the law's optimum under the true cost.
@@ -88,7 +88,7 @@ fn time_handler(controller: &mut RateController, reading: &mut Reading, truth: &
     controller.observe_handler(&truth.handlers);
 }
 
-/// What is predicted of a scenario's first phase, from counts as somebody who watched it for two seconds has them.
+/// The prediction for a scenario's first phase, from counts of two seconds.
 pub fn prediction(scenario: &Scenario) -> Prediction {
     let phase = &scenario.phases[0];
     let exactly = |mean| Some(Figure { mean, se: 0.0 });
@@ -132,7 +132,7 @@ pub(super) fn calibration(scenario: &Scenario) -> CostModel {
     }
 }
 
-/// The largest overhead of any stretch of at least `length_s` (s of wall time) whose target used half a CPU or more.
+/// The largest overhead of any time range of at least `length_s` (s of wall time) in which the target used half a CPU or more.
 fn worst_ratio(steps: &[StepTotals], length_s: f64) -> f64 {
     let mut worst = 0.0f64;
     for first in 0..steps.len() {

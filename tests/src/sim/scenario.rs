@@ -27,8 +27,7 @@ pub struct Scenario {
     /// How far off the calibrated costs are: .15 believes 15% too much.
     #[serde(default)]
     pub calibration_error_ratio: f64,
-    /// What the calibration takes a byte of stack to cost, as a factor on the truth: a loop that spins finds its stack in the
-    /// caches.
+    /// The calibrated cost of a byte of stack, over the true one: a loop that spins finds its stack in the caches.
     #[serde(default = "one")]
     pub calibrated_byte_factor: f64,
     /// Whether the kernel's handler is timed in bursts.
@@ -76,7 +75,7 @@ pub struct Phase {
     pub round_ms: f64,
     /// True cost of a sample without its stack (µs).
     pub sample_us: f64,
-    /// Of the host's interrupts, whoever is sampled, so many cost `dear_factor` times as much (a share).
+    /// Share of the host's interrupts that cost `dear_factor` times as much, whatever is sampled.
     pub dear_ratio: f64,
     /// See `dear_ratio`.
     pub dear_factor: f64,

@@ -1,4 +1,4 @@
-//! Requests over the daemon's socket, as a client that is in no hurry and trusts nothing.
+//! Requests over the daemon's socket, with timeouts and strict checks of the answers.
 
 use std::io::{ErrorKind, Read, Write};
 use std::os::unix::net::UnixStream;
@@ -11,7 +11,7 @@ use serde_json::Value;
 /// Why no answer came.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Unanswered {
-    /// Nobody listens.
+    /// Nothing listens on the socket.
     Absent,
     /// Not in time.
     Late,

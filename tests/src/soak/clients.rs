@@ -1,4 +1,4 @@
-//! Clients that are no good: they say nothing, or ask all the time.
+//! Badly behaved clients: they send nothing, or send requests all the time.
 
 use std::io::Read;
 use std::os::unix::net::UnixStream;
@@ -17,7 +17,7 @@ use super::record::Record;
 const PATIENCE: Duration = Duration::from_secs(40);
 /// Connections that say nothing, at a time.
 const SILENT: usize = 12;
-/// What the busy ones ask for, each with the pause between two of them (ms).
+/// Requests of the busy clients, each with the pause after it (ms).
 const ASKED: [(&str, u64); 6] = [
     ("/metrics", 900),
     ("/v1/status", 700),
@@ -27,11 +27,11 @@ const ASKED: [(&str, u64); 6] = [
     ("/debug/pprof/profile?seconds=3&target=python", 60_000),
 ];
 
-/// Clients, until they are dropped. Whoever waits for an answer by then is not waited for.
+/// Clients, which stop when dropped. Those that still wait for an answer are abandoned.
 pub(super) struct Clients(Arc<AtomicBool>);
 
 impl Clients {
-    /// Lets them loose.
+    /// Starts them.
     pub(super) fn start(socket: &Path, record: &Record) -> Clients {
         let stop = Arc::new(AtomicBool::new(false));
         silent(socket.to_owned(), Arc::clone(&stop));
@@ -48,7 +48,7 @@ impl Drop for Clients {
     }
 }
 
-/// Holds connections open, says nothing, and opens others when they are closed.
+/// Holds silent connections open, and opens others when they are closed.
 fn silent(socket: PathBuf, stop: Arc<AtomicBool>) {
     thread::spawn(move || {
         let mut held: Vec<UnixStream> = Vec::new();

@@ -1,4 +1,4 @@
-//! Spans of time, and what of them is covered by others (ms).
+//! Time ranges, and how far others cover them (ms).
 
 /// A span; its end is outside.
 pub(super) type Span = (u64, u64);
@@ -8,7 +8,7 @@ pub(super) type Span = (u64, u64);
 pub(super) struct Spans(Vec<Span>);
 
 impl Spans {
-    /// All time in any of these; gaps of at most `tolerance_ms` between them are none.
+    /// The union of these; gaps of at most `tolerance_ms` are closed.
     pub(super) fn of(mut spans: Vec<Span>, tolerance_ms: u64) -> Spans {
         spans.retain(|(from, to)| from < to);
         spans.sort_unstable();
@@ -51,7 +51,7 @@ impl Spans {
     }
 }
 
-/// Time that is in more than one of these, but for what two that follow each other share by rounding.
+/// Time that is in more than one of these, except where neighbours overlap by rounding.
 pub(super) fn shared_ms(mut spans: Vec<Span>, tolerance_ms: u64) -> u64 {
     spans.sort_unstable();
     let (mut shared, mut reached) = (0, 0);

@@ -1,4 +1,4 @@
-//! What goes wrong, at random times in an order of its own: every kind comes before any comes again.
+//! Faults at random times, in random order: every kind comes once before any comes again.
 
 use std::fs::{self, File};
 use std::io::Write;
@@ -22,9 +22,9 @@ use super::service::{Service, Terms};
 pub(super) enum Fault {
     /// The daemon is killed and started again.
     Kill,
-    /// It is told to end, by a signal, and started again.
+    /// It is ended by a signal, and started again.
     Terminate,
-    /// It is told to end by `ctl stop`, and started again.
+    /// It is ended by `ctl stop`, and started again.
     Stop,
     /// Its settings change.
     Reload,
@@ -38,7 +38,7 @@ pub(super) enum Fault {
     StopTarget,
     /// A byte of a stored file changes.
     Damage,
-    /// Somebody watches a process for some seconds.
+    /// A request adds a process as a target for some seconds.
     Attach,
 }
 
@@ -114,7 +114,7 @@ impl Faults {
         Faults { random, deck, is_gentle: true, next_ms, after, record }
     }
 
-    /// Lets happen what is due; `gently` leaves the daemon's process alone.
+    /// Causes the faults that are due; `gently` leaves the daemon's process alone.
     pub(super) fn tick(&mut self, victims: &mut Victims<'_>, gently: bool) -> Result<()> {
         let now_ms = monotonic_ms();
         self.end_due(victims, now_ms)?;
@@ -251,7 +251,7 @@ impl Faults {
         Ok(())
     }
 
-    /// Turns a bit, and looks whether a reader finds it.
+    /// Flips a bit, and checks whether a reader detects it.
     fn damage(&mut self, victims: &Victims<'_>) -> Result<()> {
         let files: Vec<&PathBuf> = victims.observer.files().iter().collect();
         if files.is_empty() {
@@ -275,7 +275,7 @@ impl Faults {
     }
 }
 
-/// Has the daemon end in good order.
+/// Ends the daemon regularly.
 pub(super) fn end(victims: &mut Victims<'_>, record: &Record, by_ctl: bool) -> Result<()> {
     victims.observer.poll(victims.service);
     record.tell("end", json!({}));

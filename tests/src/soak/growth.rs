@@ -1,4 +1,4 @@
-//! Whether a figure grows: the slope of a line through it, with an interval that knows that neighbours are alike.
+//! Whether a figure grows: the slope of a line through it, with an interval that allows for correlated neighbours.
 
 use crate::figures::median;
 
@@ -7,7 +7,7 @@ use crate::figures::median;
 pub(super) struct Growth {
     /// Slope.
     pub(super) slope: f64,
-    /// Half of its 95% interval; infinite where there is too little to tell.
+    /// Half of its 95% interval; infinite where there are too few values.
     pub(super) half: f64,
     /// Largest value.
     pub(super) most: f64,
@@ -18,7 +18,7 @@ const MINUTE_MS: u64 = 60_000;
 /// Fewer minutes tell nothing of a slope.
 const FEWEST: usize = 5;
 
-/// Of values at moments (ms), taken together by the minute so that no moment counts more than another.
+/// The growth of values at moments (ms), averaged by the minute so that each minute counts the same.
 pub(super) fn growth(values: &[(u64, f64)]) -> Growth {
     let most = values.iter().map(|value| value.1).fold(0.0, f64::max);
     let minutes = by_minute(values);

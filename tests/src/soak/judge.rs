@@ -1,4 +1,4 @@
-//! What has to hold of a run, from its record.
+//! Checks the record of a run.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -25,7 +25,7 @@ pub(super) fn line(what: impl Into<String>, found: impl Into<String>, holds: boo
     Line { what: what.into(), found: found.into(), holds }
 }
 
-/// The daemon may not grow faster than this, as far as it can be told (KiB and descriptors in an hour).
+/// The fastest growth of the daemon that passes, less its error (KiB and descriptors in an hour).
 const MOST_KIB_HOUR: f64 = 4096.0;
 const MOST_DESCRIPTORS_HOUR: f64 = 8.0;
 const WARM_UP_MS: u64 = 600_000;
@@ -133,7 +133,7 @@ fn grown(run: &Run<'_>) -> Vec<Line> {
     lines
 }
 
-/// Every damaged file that is still there is told whenever the store is read, and what is sound is read all the same.
+/// Every read of the store must report each damaged file that is still there, and still read the sound ones.
 fn damage(run: &Run<'_>) -> Line {
     let turned: Vec<&Value> = run.of("damage_read").collect();
     let right = |event: &&&Value| {

@@ -1,4 +1,4 @@
-//! Whether all time that was sampled was kept, once.
+//! Checks that all sampled time was stored exactly once.
 
 use std::collections::BTreeMap;
 
@@ -15,9 +15,9 @@ const CLOCKS_MS: u64 = 20;
 const LATE_MS: u64 = 3_000;
 /// Between the end of a target's process and the first sample of the next one.
 const AGAIN_MS: u64 = 6_000;
-/// Two ways to sample overlap by so much where the settings change the way, and a file's wall clock is off by as much.
+/// Overlap of two ways to sample when the settings change the way; the wall-clock time of a file may be off by as much.
 const RESAMPLED_MS: u64 = 500;
-/// What is sampled is not attached to all at once after a start.
+/// Time after a start until all targets are attached to.
 const POLL_MS: u64 = 6_000;
 
 /// What was lost, by why.
@@ -164,21 +164,21 @@ fn sort_out(run: &Run<'_>, target: &str, (from, to): Span, lost: &mut Lost) {
     }
 }
 
-/// How long windows were in the minute and a half before a kill: at least what is asked for, and that may be told late.
+/// Length of windows in the minute and a half before a kill: at least the configured one, and the daemon may report it late.
 fn window_before_ms(run: &Run<'_>, kill_ms: u64) -> u64 {
     const LATELY_MS: u64 = 90_000;
     let polls = run.of("poll").filter(|poll| at_ms(poll) <= kill_ms && at_ms(poll) + LATELY_MS >= kill_ms);
     (1e3 * polls.filter_map(|poll| poll["status"]["store"]["window_s"].as_f64()).fold(10.0, f64::max)) as u64
 }
 
-/// As asked for, or longer where the host's budget affords no more of them.
+/// The configured length, or a longer one if the host's budget does not allow more windows.
 fn longest_window_ms(run: &Run<'_>) -> u64 {
     let asked_s = run.of("reload").filter_map(|event| event["terms"][0].as_f64());
     let in_force_s = run.of("poll").filter_map(|poll| poll["status"]["store"]["window_s"].as_f64());
     (1e3 * asked_s.chain(in_force_s).fold(10.0, f64::max)) as u64
 }
 
-/// What the store sums up to is what its sound files hold.
+/// Checks that the store's sum equals that of its sound files.
 fn again(run: &Run<'_>) -> Result<Line> {
     let counted = run.of("counted_again").last().context("the run was cut off: nothing was counted again")?;
     let damaged: Vec<&Value> = run.of("damaged").map(|event| &event["path"]).collect();

@@ -1,4 +1,4 @@
-//! The targets: programs of different kinds, whose load is stepped, and who are killed, stopped and started again.
+//! The targets: programs of different kinds, whose load changes in steps, and which are killed, stopped and restarted.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -123,7 +123,7 @@ impl Load {
         Ok(fs::write(self.level_file(self.targets[at].kind.name), level.to_string())?)
     }
 
-    /// What happens by itself: bouts, restarts, and those who come back.
+    /// Carries out what is scheduled: bouts, restarts, and the return of killed targets.
     pub(super) fn tick(&mut self, random: &mut Rng) -> Result<()> {
         let now_ms = monotonic_ms();
         let pause = (now_ms / 10_000).is_multiple_of(2);

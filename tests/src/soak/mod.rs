@@ -1,4 +1,4 @@
-//! The daemon under churn and load for hours, with faults: what is recorded, and what has to hold of it.
+//! Runs the daemon under churn, load and faults for hours, records what happens, and checks it.
 
 pub(crate) mod client;
 mod clients;
@@ -36,13 +36,13 @@ use crate::guards::SmallDisk;
 pub use self::judge::Line;
 use self::judge::judge;
 
-/// Size of the disk of the profiles, and what the settings may bound them to (KiB): never all of it, and as little as they
-/// allow.
+/// Size of the disk for profiles, and bounds on their size that the settings use (KiB): always less than the disk, down to the least
+/// that is allowed.
 const DISK_KIB: u32 = 24 << 10;
 const STORE_KIB: [u32; 3] = [16 << 10, 17 << 10, 20 << 10];
 /// Lengths of a window (s): short ones, so that much happens and the store fills up.
 const WINDOWS_S: [u32; 3] = [5, 10, 20];
-/// Of the run, the share in which the daemon's process is left alone.
+/// Share of the run in which the daemon's process is left alone.
 const GENTLE_SHARE: f64 = 0.6;
 const TICK: Duration = Duration::from_millis(250);
 const LOOK_EVERY: Duration = Duration::from_millis(500);
@@ -117,14 +117,14 @@ pub fn run(folder: &Path, time: Duration, seed: u64) -> Result<()> {
     Ok(())
 }
 
-/// Whoever ends a run early wants to know what became of it until then.
+/// A run that is ended early is still judged.
 fn listen() -> Result<SignalFd> {
     let signals = SigSet::from_iter([Signal::SIGINT, Signal::SIGTERM]);
     signals.thread_block()?; // and so for all that is started: the daemon has to listen to them all the same
     Ok(SignalFd::with_flags(&signals, SfdFlags::SFD_NONBLOCK | SfdFlags::SFD_CLOEXEC)?)
 }
 
-/// What the store sums up to, beside what its files do one by one.
+/// The store's sum, beside the sum of its files one by one.
 fn count_again(service: &Service, observer: &Observer, record: &Record) -> Result<()> {
     let samples = |ended: &crate::run::Ended| -> Option<u64> {
         serde_json::from_str::<serde_json::Value>(&ended.stdout).ok()?["samples"].as_u64()
@@ -143,7 +143,7 @@ fn count_again(service: &Service, observer: &Observer, record: &Record) -> Resul
     Ok(())
 }
 
-/// Lines of the log that say more than what happens every day.
+/// Lines of the log that are not routine.
 fn notable(log: &str) -> Vec<&str> {
     log.lines().filter(|line| !line.trim_start().starts_with("INFO")).collect()
 }

@@ -1,4 +1,4 @@
-//! What is seen of the daemon from outside: its process, its answers, and its files as they come and go.
+//! Observes the daemon from outside: its process, its answers, and its files as they come and go.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -14,13 +14,13 @@ use super::service::Service;
 use crate::daemon::span_ms;
 use crate::measured::cpu_with_children_s;
 
-/// Whoever asks for the status waits no longer.
+/// Timeout of a request for the status.
 pub(super) const PATIENCE: Duration = Duration::from_secs(5);
 const DAMAGED: &str = "damaged";
 /// The unit of `/proc/stat` (s).
 const TICK_S: f64 = 0.01;
 
-/// Keeps what was seen, to tell what is new.
+/// Remembers earlier observations, to detect what is new.
 pub(super) struct Observer {
     record: Record,
     files: BTreeSet<PathBuf>,
@@ -64,7 +64,7 @@ impl Observer {
         self.record.tell("unanswered", json!({ "who": who, "why": format!("{why:?}") }));
     }
 
-    /// Looks which files came, went and were set aside.
+    /// Finds files that were added, removed and set aside.
     pub(super) fn look(&mut self, store: &Path) {
         // While the disk is being changed, a look may fail: the next one sees all.
         let Ok((files, damaged)) = list(store) else { return };
@@ -89,7 +89,7 @@ impl Observer {
         (self.files, self.damaged) = (files, damaged);
     }
 
-    /// Files of the store as of the last look, but for those set aside.
+    /// Files of the store at the last observation, except those set aside.
     pub(super) fn files(&self) -> &BTreeSet<PathBuf> {
         &self.files
     }

@@ -1,4 +1,4 @@
-//! What happened, a JSON line each, by the monotonic clock: enough to judge a run again later.
+//! The record of a run, one JSON line for each event with its time by the monotonic clock: enough to judge the run again later.
 
 use std::fs::{self, File};
 use std::io::Write;
@@ -10,7 +10,7 @@ use anyhow::{Context, Result};
 use nix::time::{ClockId, clock_gettime};
 use serde_json::{Value, json};
 
-/// The file, shared by all who have something to tell.
+/// The file, shared by all threads that record events.
 #[derive(Clone)]
 pub(super) struct Record(Arc<Mutex<File>>);
 

@@ -124,7 +124,7 @@ impl Service {
         self.child.as_ref().map(Child::id)
     }
 
-    /// Whether it has ended by itself; how, if so.
+    /// How it ended, if it has ended without being asked to.
     pub(super) fn has_ended(&mut self) -> Option<String> {
         let status = self.child.as_mut()?.try_wait().ok()??;
         self.child = None;
@@ -137,7 +137,7 @@ impl Service {
         Ok(kill(Pid::from_raw(pid as i32), signal)?)
     }
 
-    /// Waits until it has ended after it was told to, and tells how it did.
+    /// Waits until it has ended after it was asked to, and returns how.
     pub(super) fn ended(&mut self, why: &str) -> Result<()> {
         let mut child = self.child.take().context("it does not run")?;
         let told = Instant::now();
@@ -177,7 +177,7 @@ impl Service {
         run(&mut self.sweetspot.command("report", &words))
     }
 
-    /// What it says of itself, if it does so in time.
+    /// Its status, if it answers in time.
     pub(super) fn status(&self, patience: Duration) -> Option<Value> {
         get_json(&self.socket(), "/v1/status", patience).ok()
     }

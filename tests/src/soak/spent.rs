@@ -1,4 +1,4 @@
-//! Whether the budget was held, in time ranges of ten seconds and of a minute.
+//! Checks that the budget was kept, in time ranges of ten seconds and of a minute.
 
 use std::collections::BTreeMap;
 
@@ -17,10 +17,10 @@ const MOST_ACCOUNTED: f64 = 1.05;
 const IDLE_S: f64 = 0.5;
 /// CPUs that a target counts as using at least, by the definition of its slowdown.
 const FLOOR_CPUS: f64 = 0.01;
-/// So much of the budget is within it: what costs are known to.
+/// A cost up to this part of the budget passes: costs are known only this precisely.
 const WITHIN: f64 = 1.02;
-/// Share of the time ranges that have to be within budget, and by how much the others may be over it: of ten seconds, in which a
-/// target may have been attached to or have begun anew, and of a minute.
+/// Share of the time ranges that must be within budget, and by how much the others may exceed it: for ten seconds, in which a
+/// target may have been attached to or restarted, and for a minute.
 const LEAST_WITHIN: f64 = 0.95;
 const MOST_OVER: f64 = 2.0;
 const MOST_OVER_IN_A_MINUTE: f64 = 1.2;
@@ -63,7 +63,7 @@ impl Held {
         if length_ms == SHORT_MS { &mut self.short } else { &mut self.long }
     }
 
-    /// What was spent in a time range, of what was used in it, beside the budget.
+    /// Notes the cost in a time range and the CPU time used in it, beside the budget.
     fn add(&mut self, length_ms: u64, spent: f64, used: f64, ratio: f64) {
         self.of(length_ms).add(ratio);
         if length_ms == SHORT_MS {
@@ -131,7 +131,7 @@ pub(super) fn lines(run: &Run<'_>) -> Vec<Line> {
     lines
 }
 
-/// The targets' CPU time beside the machine's: `everything` is among them, so that all of it is somebody's.
+/// Compares the targets' CPU time with the machine's: `everything` is one of them, so each process belongs to a target.
 fn accounted(run: &Run<'_>) -> Option<Line> {
     let mut shares: Vec<f64> = Vec::new();
     for life in run.lives() {
@@ -150,7 +150,7 @@ fn accounted(run: &Run<'_>) -> Option<Line> {
     ))
 }
 
-/// What targets used between two polls. Of those that are gone, nobody knows; those that are new began with nothing.
+/// CPU time of targets between two polls. Targets that are gone are left out; new ones started from zero.
 fn used_s(before: &Value, after: &Value) -> f64 {
     let cpu_s = |target: &Value| target["cpu_s"].as_f64().unwrap_or(0.0);
     let then: BTreeMap<&str, f64> = targets(before).map(|(name, target)| (name, cpu_s(target))).collect();

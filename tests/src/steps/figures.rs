@@ -1,4 +1,4 @@
-//! What a scenario cost: by the stopwatch and as the daemon says it, for each target and for the host.
+//! The cost of a scenario, as measured and as the daemon reports, for each target and for the host.
 
 use anyhow::{Context, Result};
 use serde::Serialize;
@@ -39,7 +39,7 @@ pub struct TargetFigures {
     pub said_ratio: f64,
     /// The daemon's time in its turns.
     pub own_ratio: f64,
-    /// What everything may take in the end, as the host's budget leaves it.
+    /// What all sampling of it may cost at the end, under the host's budget.
     pub granted_ratio: f64,
     /// Samples per CPU-second towards the end of the phase.
     pub rate_hz: f64,
@@ -61,7 +61,7 @@ pub struct HostFigures {
 /// What was seen, to be asked.
 pub struct Figures<'s> {
     show: &'s Show,
-    /// What a process takes more than its twin, unsampled, and how sure that is.
+    /// Extra time of a process over its twin when neither is sampled, with its error.
     usual: Vec<Figure>,
     calm: Vec<Vec<Turn>>,
 }
@@ -195,7 +195,7 @@ impl<'s> Figures<'s> {
         found.max_by(|a, b| a.0.total_cmp(&b.0))
     }
 
-    /// What a figure of a target grew by, while it was one.
+    /// By how much a figure of a target grew while it was sampled.
     fn since(&self, (from_s, to_s): (f64, f64), number: usize, of: impl Fn(&Said) -> f64) -> f64 {
         let looks = self.show.polls.iter();
         let looks: Vec<(f64, f64)> =
@@ -209,7 +209,7 @@ impl<'s> Figures<'s> {
     }
 }
 
-/// A figure at a moment, on the line between the two looks around it; that of the first before it, and of the last after it.
+/// A figure at a moment, interpolated between the two readings around it; before the first and after the last, theirs.
 fn interpolated(looks: &[(f64, f64)], at_s: f64) -> f64 {
     let after = looks.partition_point(|(look_s, _)| *look_s <= at_s);
     match (after.checked_sub(1).map(|before| looks[before]), looks.get(after)) {

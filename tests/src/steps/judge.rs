@@ -1,4 +1,4 @@
-//! Whether the budgets were held, and the shares are the law's.
+//! Checks that the budgets were kept and that the rates are the law's.
 
 use std::collections::BTreeMap;
 
@@ -14,13 +14,13 @@ use crate::experiment::percent;
 use crate::slope::Figure;
 use crate::verdict::Verdict;
 
-/// What any ten seconds may cost of the budget.
+/// The part of the budget that any ten seconds may cost.
 const WORST_10S: f64 = 1.02;
 /// A rate is the law's within this factor: as in simulation.
 const LAW_FACTOR: f64 = 1.4;
-/// What the daemon says of its own CPU time is the kernel's figure within this.
+/// How far the daemon's report of its own CPU time may be from the kernel's figure.
 const OWN_FACTOR: f64 = 1.03;
-/// What a target truly costs may be so many times what the daemon says.
+/// How many times the reported cost of a target the true one may be.
 const SAID_FACTOR: f64 = 1.2;
 
 /// A phase of a round.
@@ -42,7 +42,7 @@ pub struct PhaseFound {
     pub statuses: Value,
 }
 
-/// What came of a scenario once.
+/// Results of one round of a scenario.
 #[derive(Clone, Debug, Serialize)]
 pub struct Found {
     /// Which one.
@@ -126,7 +126,7 @@ fn bounded_worst(what: &str, Worst { ratio, noise }: Worst, bound: f64) -> Verdi
     Verdict::new(what, ratio, (ratio - noise, ratio), bound, percent)
 }
 
-/// Holds rounds of a scenario against the budgets and the law.
+/// Compares rounds of a scenario with the budgets and the law.
 pub fn judge(scenario: &Scenario, rounds: &[Found]) -> Vec<Verdict> {
     let mut verdicts = Vec::new();
     for (at, phase) in scenario.phases.iter().enumerate() {

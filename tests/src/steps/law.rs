@@ -1,4 +1,4 @@
-//! What the law would have each target sampled at, from what was seen of it.
+//! The law's rate for each target, from what was observed of it.
 
 use std::collections::BTreeMap;
 
@@ -13,7 +13,7 @@ const SPREAD: f64 = 2.645_751;
 const HORIZON_S: f64 = 1.0;
 /// Controllers aim at this share of a budget.
 const MARGIN: f64 = 0.9;
-/// CPUs that what is spent on a target is set against at least.
+/// Fewest CPUs that the cost of a target is divided by.
 const FLOOR_CPUS: f64 = 0.1;
 
 /// A target, as far as the law asks.
@@ -23,7 +23,7 @@ pub struct Seen<'d> {
     pub budget_ratio: f64,
     /// CPUs that it kept busy, by its own clock.
     pub busy_cpus: f64,
-    /// What the controller believed of its costs in the end.
+    /// The controller's last estimate of its costs.
     pub decision: &'d Value,
 }
 

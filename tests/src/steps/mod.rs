@@ -1,8 +1,8 @@
-//! Steps of what the daemon samples, in load, depth, threads, targets and budgets, by the stopwatch: every target is one of
-//! a pair of twins, and what it takes more than the other is what sampling costs it.
+//! Steps in load, depth, threads, targets and budgets, with the cost of sampling measured: every target is one of
+//! a pair of twins, and its extra time over the other is the cost of sampling it.
 //!
-//! [`scenarios`] says what happens, [`play`] does it with a daemon and twins, [`figures`] reads off what it cost, and
-//! [`judge`] holds that against the budgets and the law.
+//! [`scenarios`] defines what happens, [`play`] carries it out with a daemon and twins, [`figures`] computes the costs, and
+//! [`judge`] compares them with the budgets and the law.
 
 pub mod figures;
 pub mod judge;

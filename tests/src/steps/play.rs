@@ -1,4 +1,4 @@
-//! Plays a scenario: a daemon with a settings file of its own, twins, and looks at both.
+//! Plays a scenario: runs a daemon with its own settings file and twins, and observes both.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -14,7 +14,7 @@ use crate::experiment::progress;
 use crate::soak::client::get_json;
 use crate::twins::{Knobs, Turn, Twins, now_s};
 
-/// Time between two looks at the daemon's CPU time, and how many of them make one at what it says.
+/// Time between two readings of the daemon's CPU time, and after how many of them its status is read.
 const LOOK: Duration = Duration::from_millis(50);
 const LOOKS_PER_POLL: u32 = 20;
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -38,7 +38,7 @@ pub struct Said {
     pub granted_ratio: f64,
 }
 
-/// What the daemon says at a moment.
+/// The daemon's report at a moment.
 #[derive(Clone, Debug)]
 pub struct Poll {
     /// On the clock of the turns (s).
@@ -97,7 +97,7 @@ struct Stage<'s> {
 
 /// Plays it with phases of so many seconds; the targets' CPU and the daemon's.
 ///
-/// Events for threads are what the stopwatch can judge: those for whole CPUs interrupt both of a pair.
+/// Events are attached to threads: events for whole CPUs interrupt both twins, so their cost cannot be measured.
 pub fn play(scenario: &Scenario, phase_s: f64, attach_mode: &str, cpus: (usize, usize)) -> Result<Show> {
     let mut twins: Vec<Twins> = Vec::new();
     for (number, cast) in scenario.cast.iter().enumerate() {
@@ -122,7 +122,7 @@ pub fn play(scenario: &Scenario, phase_s: f64, attach_mode: &str, cpus: (usize, 
 }
 
 impl Stage<'_> {
-    /// All of them do what they are to do without a target among them, and without a rest.
+    /// Runs all twins without sampling and without pauses.
     fn quiet(&self, knobs: impl Fn(usize) -> Option<Knobs>) -> Result<(f64, f64)> {
         self.turn_all(|number| Some(Knobs { duty: 100, ..knobs(number)? }))?;
         let from_s = now_s()?;

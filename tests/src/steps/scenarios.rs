@@ -1,8 +1,8 @@
-//! What the targets do, and what may be spent on them.
+//! The scenarios: what the targets do, and their budgets.
 
 use crate::twins::Knobs;
 
-/// Length of a stretch without sampling before and after (s): how much the twins differ by themselves.
+/// Length of the time without sampling before and after (s), which shows how much the twins differ anyway.
 pub const QUIET_S: f64 = 5.0;
 
 /// A target and what may be spent on it.
@@ -43,7 +43,8 @@ pub struct Scenario {
 /// Nothing but a target's own budget binds.
 const AMPLE: f64 = 0.05;
 const PERCENT: f64 = 0.01;
-/// What a load usually is, is known after twenty seconds; until then the host's budget is shared as if its peaks went on.
+/// Length of a phase, relative to others, that shows the usual load of a target: this takes twenty seconds, and until then the host's
+/// budget is divided as if its peaks lasted.
 const LONG: f64 = 2.5;
 /// As much as a CPU has; each of a pair gets half.
 const ALL: u32 = 95;

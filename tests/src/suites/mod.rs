@@ -1,4 +1,4 @@
-//! Test suites of other people's programs, as they run by themselves and as they run while they are sampled.
+//! Test suites of other projects, run alone and while they are sampled.
 
 mod read;
 
@@ -71,7 +71,7 @@ const REDIS: [&str; 12] = [
     "integration/aof",
 ];
 
-/// What the failures of several rounds say.
+/// The verdict on the failures of several rounds.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Blame {
     /// Tests that failed at least twice more often while they were sampled.
@@ -80,7 +80,7 @@ pub struct Blame {
     pub doubtful: BTreeSet<String>,
 }
 
-/// Compares failures by their counts, over as many rounds alone as sampled; of one round, any that is new is ours.
+/// Compares failures by their counts, over as many rounds alone as sampled; after one round, any new failure counts against sweetspot.
 pub fn blame(alone: &[BTreeSet<String>], sampled: &[BTreeSet<String>]) -> Blame {
     let enough = sampled.len().min(2);
     let count =

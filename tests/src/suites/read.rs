@@ -1,4 +1,4 @@
-//! What the suites print.
+//! Parses the output of the suites.
 
 use std::collections::BTreeSet;
 
@@ -12,7 +12,7 @@ fn lines(ended: &Ended) -> impl Iterator<Item = &str> {
     ended.stdout.lines().chain(ended.stderr.lines()).map(str::trim)
 }
 
-/// Whoever fails and names no test has failed as a whole.
+/// A suite that fails without naming a test has failed as a whole.
 fn outcome(run: usize, mut failed: BTreeSet<String>, ended: &Ended) -> Outcome {
     if ended.status != 0 && failed.is_empty() {
         failed.insert(format!("{WHOLE}: status {}", ended.status));

@@ -1,4 +1,4 @@
-//! Whether two readers say the same of an address.
+//! Compares the names that two readers give to an address.
 
 use std::collections::HashMap;
 
@@ -40,7 +40,7 @@ impl Names {
     }
 }
 
-/// Compares what two readers say of an address that lies among the stubs of calls into libraries, or not.
+/// Compares the answers of two readers for an address, which may be among the stubs of calls into libraries.
 pub fn compare(names: &Names, is_stub: bool, ours: &Chain, theirs: &Chain) -> Verdict {
     match (ours.as_slice(), theirs.as_slice()) {
         ([], []) => return Verdict::Same,

@@ -1,4 +1,4 @@
-//! Where two readers differ: what kind of difference it is, who is right, and by what evidence.
+//! Explains where two readers differ: the kind of difference, which one is right, and by what evidence.
 
 use std::collections::BTreeMap;
 
@@ -31,7 +31,7 @@ pub struct Explanation {
     pub evidence: &'static str,
 }
 
-/// What the readers said of an address.
+/// The readers' answers for an address.
 #[derive(Clone, Copy, Debug)]
 pub struct Said<'a> {
     /// We.
@@ -87,7 +87,7 @@ fn stub(subject: &Subject, address: u64, said: Said<'_>) -> Option<(&'static str
     ))
 }
 
-/// What the symbol table tells of types and sizes.
+/// Explains a difference by the types and sizes in the symbol table.
 fn by_symbols(subject: &Subject, address: u64, said: Said<'_>) -> Option<(&'static str, &'static str)> {
     let covering = |name: &str| subject.covering(address).find(|symbol| symbol.name == name);
     let Some(our_name) = said.ours.last().map(|frame| frame.name.as_str()) else {

@@ -1,4 +1,4 @@
-//! The names of real programs, held against what other readers say.
+//! Compares the names in real programs with those of other readers.
 
 pub mod compare;
 pub mod explain;

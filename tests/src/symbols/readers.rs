@@ -142,7 +142,7 @@ pub fn our_kernel(list: &[u8], addresses: &[u64]) -> Result<Vec<Chain>> {
     Ok(addresses.iter().map(chain).collect())
 }
 
-/// What the list itself says of them, as the kernel's own messages do: the last symbol that is not behind the address.
+/// Names from the list itself, as in the kernel's own messages: the last symbol at or before the address.
 pub fn system_map(list: &str, addresses: &[u64]) -> Vec<Chain> {
     let symbol = |line: &str| {
         let mut words = line.split(' ');

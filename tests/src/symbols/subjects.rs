@@ -1,4 +1,4 @@
-//! The programs whose names are compared: what machines have, and two that are built here.
+//! The programs whose names are compared: those usually installed, and two that are built here.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -54,7 +54,7 @@ struct Code {
 
 /// No function of the kernel takes as much: the longest have some tens of thousands of bytes.
 const FUNCTION_BYTES: u64 = 256 << 10;
-/// What the table of stubs begins with takes as much as one of them.
+/// Size of the header of the table of stubs, which is that of a stub.
 const TABLE_HEAD_BYTES: u64 = 16;
 
 impl Subject {

@@ -458,7 +458,7 @@ fn calls_with_a_timeout_are_not_interrupted() -> Result<()> {
         Ok(())
     })?;
     let target = Target::start("aside")?;
-    refused(&target, &by_timers(), "on a stack of its own making")?;
+    refused(&target, &by_timers(), "on a stack that it allocated itself")?;
     let told = target.check_fine()?;
     ensure!(told.contains("fine, 0 calls"), "{told}");
     Ok(())

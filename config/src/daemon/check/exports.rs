@@ -17,11 +17,10 @@ pub(super) fn check(settings: &DaemonSettings, log: &mut Log) {
     for (at, export) in settings.exports.iter().enumerate() {
         let path = format!("export[{at}]");
         if at == MAX_EXPORTS {
-            log.wrong_key(&path, format!("at most {MAX_EXPORTS} exports have a place; remove some"));
+            log.wrong_key(&path, format!("at most {MAX_EXPORTS} exports are supported; remove some"));
         }
         if let Some(first) = names.insert(&export.name, at).filter(|_| !export.name.is_empty()) {
-            let text =
-                format!("export[{first}] is called `{}` too; give each a name of its own", export.name);
+            let text = format!("export[{first}] is called `{}` too; give each its own name", export.name);
             log.wrong_key(&format!("{path}.name"), text);
         }
         one(export, &path, log);
@@ -37,13 +36,13 @@ fn one(export: &ExportSettings, path: &str, log: &mut Log) {
         }
     }
     if !(Span::from_secs(1)..=Span::from_secs(600)).contains(&export.timeout) {
-        let text = format!("{} is no time for a window; write 1s to 10m", export.timeout);
+        let text = format!("{} is not a valid window length; write 1s to 10m", export.timeout);
         log.wrong_key(&format!("{path}.timeout"), text);
     }
     relabel::check(&export.relabel, &format!("{path}.relabel"), &[], log);
     for (label, text) in &export.labels {
         if !TargetSettings::is_label_name(label) {
-            let what = format!("`{label}` is no name of a label; write one such as k8s.cluster.name");
+            let what = format!("`{label}` is not a valid label name; write one such as k8s.cluster.name");
             log.wrong_key(&format!("{path}.labels"), what);
         } else if text.len() > TargetSettings::MAX_LABEL || text.chars().any(char::is_control) {
             let what =
@@ -59,7 +58,7 @@ fn name(name: &str, path: &str, log: &mut Log) {
         log.wrong_key(&key, "an export needs a name; write one such as name = \"pyroscope\"");
     } else if !name.is_empty() && !is_name(name) {
         let text = format!(
-            "`{name}` is no name: write at most {MAX_NAME} letters, digits and - . _ @ :, beginning with a letter or digit"
+            "`{name}` is not a valid name: write at most {MAX_NAME} letters, digits and - . _ @ :, beginning with a letter or digit"
         );
         log.wrong_key(&key, text);
     }
@@ -73,6 +72,6 @@ fn address(to: &str, path: &str, log: &mut Log) {
         log.wrong_key(&key, "an export needs an address; write one such as to = \"http://localhost:4040\"");
     } else if !to.is_empty() && host.is_none_or(|host| host.is_empty() || host.contains(char::is_whitespace))
     {
-        log.wrong_key(&key, "this is no http or https address; write one such as http://localhost:4040");
+        log.wrong_key(&key, "this is not an http or https address; write one such as http://localhost:4040");
     }
 }

@@ -20,12 +20,12 @@ pub(super) fn check(settings: &DaemonSettings, log: &mut Log) {
         check_address(address, log);
     }
     if !(Span::from_secs(1)..=Span::from_secs(60)).contains(&fleet.timeout) {
-        let text = format!("{} is no time for an answer; write 1s to 1m", fleet.timeout);
+        let text = format!("{} is not a valid timeout; write 1s to 1m", fleet.timeout);
         log.wrong_key("fleet.timeout", text);
     }
     if !TargetSettings::is_label_name(&fleet.label) && log.are_read(&["fleet.label"]) {
         let text =
-            "this is no name of a label; write target, or a label of targets such as k8s.deployment.name";
+            "this is not a valid label name; write target, or a label of targets such as k8s.deployment.name";
         log.wrong_key("fleet.label", text);
     }
 }
@@ -43,7 +43,7 @@ fn check_address(address: &str, log: &mut Log) {
         Some(rest) if !rest.starts_with('/') && !rest.is_empty() && !rest.contains(char::is_whitespace) => {
             return;
         }
-        _ => format!("this is no http or https address; {GIVE}"),
+        _ => format!("this is not an http or https address; {GIVE}"),
     };
     log.wrong_key("fleet.prometheus", text);
 }

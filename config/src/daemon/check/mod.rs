@@ -32,7 +32,8 @@ const MAX_POD_LABELS: usize = 16;
 const MAX_LABEL_PREFIX: usize = 253;
 const MAX_LABEL_NAME: usize = 63;
 /// What is said of a key that is none.
-const NO_POD_LABEL: &str = "`{}` is no key of a pod's label; write one such as app or app.kubernetes.io/name";
+const NO_POD_LABEL: &str =
+    "`{}` is not a valid key of a pod label; write one such as app or app.kubernetes.io/name";
 /// Most targets at a time: each takes events, memory and a share of the budget.
 const MAX_TARGETS: u32 = 2000;
 /// Most requests at a time: each holds a profile.
@@ -90,7 +91,10 @@ fn store(settings: &DaemonSettings, log: &mut Log) {
     absolute("store.folder", &store.folder, log);
     let range = Span::from_secs(1)..=Span::from_secs(3600);
     if !range.contains(&store.window) {
-        log.wrong_key("store.window", format!("{} is no time for a window; write 1s to 1h", store.window));
+        log.wrong_key(
+            "store.window",
+            format!("{} is not a valid window length; write 1s to 1h", store.window),
+        );
     } else if store.age < store.window && log.are_read(&["store.age", "store.window"]) {
         let text =
             format!("{} is shorter than a window of {}; write a time such as 7d", store.age, store.window);
@@ -116,12 +120,14 @@ fn listen(settings: &DaemonSettings, log: &mut Log) {
         log.wrong_key("listen.socket", text);
     }
     if listen.mode.bits() & 0o007 != 0 {
-        let text =
-            format!("{} lets every user in, and profiles are secrets; write 0660 or less", listen.mode);
+        let text = format!(
+            "{} gives every user access, and profiles are confidential; write 0660 or less",
+            listen.mode
+        );
         log.wrong_key("listen.mode", text);
     }
     if listen.group.is_empty() || listen.group.contains(|c: char| c.is_whitespace() || c == ':' || c == '/') {
-        log.wrong_key("listen.group", "this is no name of a group; `getent group` lists them");
+        log.wrong_key("listen.group", "this is not a valid group name; `getent group` lists them");
     }
     tcp(settings, log);
 }
@@ -155,9 +161,8 @@ fn symbols(settings: &DaemonSettings, log: &mut Log) {
     for url in &settings.symbols.debuginfod {
         let host = url.strip_prefix("https://").or_else(|| url.strip_prefix("http://"));
         if host.is_none_or(|host| host.is_empty() || host.contains(char::is_whitespace)) {
-            let text = format!(
-                "`{url}` is no address of a server; write one such as https://debuginfod.debian.net/"
-            );
+            let text =
+                format!("`{url}` is not a server address; write one such as https://debuginfod.debian.net/");
             log.wrong_key("symbols.debuginfod", text);
         }
     }
@@ -245,10 +250,12 @@ fn limits(settings: &DaemonSettings, log: &mut Log) {
 fn absolute(path: &str, file: &Path, log: &mut Log) {
     let from_the_root = file.is_absolute() && file.components().count() > 1;
     if !from_the_root || file.components().any(|part| part == Component::ParentDir) {
-        let text =
-            format!("`{}` is no absolute path; write one that begins with / and has no ..", file.display());
+        let text = format!(
+            "`{}` is not an absolute path; write one that begins with / and has no ..",
+            file.display()
+        );
         log.wrong_key(path, text);
     } else if file.as_os_str().as_encoded_bytes().contains(&0) {
-        log.wrong_key(path, "a path holds no zero byte; remove it");
+        log.wrong_key(path, "a path cannot contain a zero byte; remove it");
     }
 }

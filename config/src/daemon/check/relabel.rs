@@ -16,7 +16,7 @@ pub(super) fn check(rules: &RelabelRules, path: &str, own: &[&str], log: &mut Lo
     for (at, rule) in rules.rules().iter().enumerate() {
         let path = format!("{path}[{at}]");
         if at == MAX_RULES {
-            log.wrong_key(&path, format!("at most {MAX_RULES} rules have a place; remove some"));
+            log.wrong_key(&path, format!("at most {MAX_RULES} rules are supported; remove some"));
         }
         // Which keys it needs depends on what could not be read.
         if log.are_read(&[&path]) {
@@ -59,7 +59,7 @@ impl Checked<'_> {
             self.wrong("source_labels", format!("at most {MAX_SOURCES} labels are joined; remove some"));
         }
         for name in source_labels.iter().filter(|name| !is_readable_name(name)) {
-            let what = format!("`{name}` is no name of a label; write one such as k8s.namespace.name");
+            let what = format!("`{name}` is not a valid label name; write one such as k8s.namespace.name");
             self.wrong("source_labels", what);
         }
     }
@@ -79,12 +79,12 @@ impl Checked<'_> {
     /// A name that the rule gives to a label; `is_made` says that a match completes it.
     fn made_name(&mut self, key: &str, name: &str, is_made: bool) {
         if name == TARGET_NAME {
-            self.wrong(key, format!("{TARGET_NAME} can be read and not set; write another label"));
+            self.wrong(key, format!("{TARGET_NAME} can be read but not set; write another label"));
         } else if self.own.contains(&name) {
             self.wrong(key, format!("the profiler gives the label {name} itself; choose another name"));
         } else if !is_made && !TargetSettings::is_label_name(name) {
             let what = format!(
-                "`{name}` is no name of a label; write one such as service, of at most {MAX_NAME} bytes"
+                "`{name}` is not a valid label name; write one such as service, of at most {MAX_NAME} bytes"
             );
             self.wrong(key, what);
         }

@@ -28,8 +28,7 @@ pub(in crate::daemon) fn check(settings: &DaemonSettings, log: &mut Log) {
     for (at, target) in settings.targets.iter().enumerate() {
         let path = format!("target[{at}]");
         if let Some(first) = names.insert(&target.name, at).filter(|_| !target.name.is_empty()) {
-            let text =
-                format!("target[{first}] is called `{}` too; give each a name of its own", target.name);
+            let text = format!("target[{first}] is called `{}` too; give each its own name", target.name);
             log.wrong_key(&format!("{path}.name"), text);
         }
         Checked { target, path, log }.all();
@@ -75,7 +74,7 @@ impl Checked<'_> {
             self.wrong("name", "a target needs a name; write one such as name = \"web\"");
         } else if !is_name(name) {
             let text = format!(
-                "`{name}` is no name: write at most {MAX_NAME} letters, digits and - . _ @ :, beginning with a letter \
+                "`{name}` is not a valid name: write at most {MAX_NAME} letters, digits and - . _ @ :, beginning with a letter \
                  or digit"
             );
             self.wrong("name", text);
@@ -127,25 +126,25 @@ impl Checked<'_> {
             let text = "a control group is a path from the root of them, such as /system.slice/nginx.service";
             self.wrong("cgroup", text);
         } else if target.cgroup.as_ref().is_some_and(|path| path.starts_with("/sys/fs/cgroup")) {
-            self.wrong("cgroup", "this is the place of a folder; write the part after /sys/fs/cgroup alone");
+            self.wrong("cgroup", "this is a folder's full path; write only the part after /sys/fs/cgroup");
         }
         if let Some(unit) = &target.unit
             && (!unit.contains('.') || unit.contains(|c: char| c == '/' || c.is_whitespace()))
         {
-            self.wrong("unit", format!("`{unit}` is no name of a unit; write one such as nginx.service"));
+            self.wrong("unit", format!("`{unit}` is not a valid unit name; write one such as nginx.service"));
         }
         if let Some(id) = &target.container
             && (!(12..=64).contains(&id.len()) || !id.bytes().all(|digit| digit.is_ascii_hexdigit()))
         {
             self.wrong(
                 "container",
-                format!("`{id}` is no id of a container; write 12 to 64 hexadecimal digits of it"),
+                format!("`{id}` is not a container id; write 12 to 64 hexadecimal digits of it"),
             );
         }
         if let Some(user) = &target.user
             && (user.is_empty() || user.contains(|c: char| c.is_whitespace() || c == ':' || c == '/'))
         {
-            self.wrong("user", format!("`{user}` is no user; write a name or a number"));
+            self.wrong("user", format!("`{user}` is not a valid user; write a name or a number"));
         }
     }
 
@@ -191,7 +190,7 @@ impl Checked<'_> {
             if !first || !rest || name.len() > MAX_NAME {
                 self.wrong(
                     "labels",
-                    format!("`{name}` is no name of a label; write letters, digits and _ such as team"),
+                    format!("`{name}` is not a valid label name; write letters, digits and _ such as team"),
                 );
             } else if OWN_LABELS.contains(&name.as_str()) || FOUND_LABELS.contains(&name.as_str()) {
                 self.wrong(&key, format!("the profiler gives the label {name} itself; choose another name"));

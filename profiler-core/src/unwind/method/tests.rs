@@ -84,10 +84,10 @@ fn a_chain_is_judged_by_its_end_whatever_the_user_chose() {
     assert_eq!(judge(fp(), StackEnd::Inner), Outcome::Broken, "callers are missing");
     assert_eq!(judge(fp(), StackEnd::NoCode), Outcome::Broken);
     // Of what nothing is known the user may know more.
-    assert_eq!(judge(fp(), StackEnd::Untold), Outcome::Complete);
-    assert_eq!(judge(MethodChoice::auto(), StackEnd::Untold), Outcome::Broken);
+    assert_eq!(judge(fp(), StackEnd::Unknown), Outcome::Complete);
+    assert_eq!(judge(MethodChoice::auto(), StackEnd::Unknown), Outcome::Broken);
     let nowhere = |address| Frame { object: ObjectId::UNKNOWN, address };
-    assert_eq!(fp().judge(&[1, 2], false, StackEnd::Untold, nowhere), Outcome::Broken);
+    assert_eq!(fp().judge(&[1, 2], false, StackEnd::Unknown, nowhere), Outcome::Broken);
 }
 
 /// What both together give of a stack, if that is whole.

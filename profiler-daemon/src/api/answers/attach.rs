@@ -84,7 +84,9 @@ fn duration(seconds: Option<f64>, most: Duration) -> Result<Duration, Problem> {
     let time = seconds.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
     time.filter(|time| !time.is_zero() && *time <= most).ok_or_else(|| {
         let most = most.as_secs();
-        Problem::bad(format!("duration_s is for how long the target is watched, and needed; write more than 0 and at most {most}"))
+        Problem::bad(format!(
+            "duration_s, the time to profile the target, is required; write more than 0 and at most {most}"
+        ))
     })
 }
 
@@ -96,7 +98,9 @@ impl Attach {
         let budget = |ratio: f64| Ratio::new(ratio).map_err(|error| format!("budget_ratio: {error}"));
         let horizon = |seconds: f64| {
             let span = Duration::try_from_secs_f64(seconds).ok().and_then(|time| Span::try_from(time).ok());
-            span.ok_or_else(|| format!("horizon_cpu_s: {seconds} is no time; write seconds such as 60"))
+            span.ok_or_else(|| {
+                format!("horizon_cpu_s: {seconds} is not a valid time; write seconds such as 60")
+            })
         };
         Ok(TargetSettings {
             name: self.name.unwrap_or_default(),

@@ -67,8 +67,9 @@ pub(super) async fn answer(api: &Arc<Api>, route: &'static Route, request: Reque
 /// The target that the path names. What cannot be a name is none.
 async fn target_name(parts: &mut Parts) -> Result<String, Problem> {
     let named = RawPathParams::from_request_parts(parts, &()).await;
-    let unreadable =
-        |_| Problem::new(StatusCode::NOT_FOUND, "the name in the path is no text; targets' names are");
+    let unreadable = |_| {
+        Problem::new(StatusCode::NOT_FOUND, "the target's name in the path is not UTF-8; encode it as UTF-8")
+    };
     let named = named.map_err(unreadable)?;
     let name = named.iter().next().map(|(_, name)| name.to_owned()).unwrap_or_default();
     let is_name = name.len() <= 256 && name.chars().all(|c| c.is_ascii_alphanumeric() || "-._@:".contains(c));

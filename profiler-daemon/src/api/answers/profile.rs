@@ -41,7 +41,7 @@ pub(super) async fn profile(call: &Call<'_>) -> Answer {
     let range = match (call.params.seconds(&SECONDS, call.api.bounds.seconds)?, from) {
         (Some(_), _) if from.is_some() || to.is_some() => {
             return Err(Problem::bad(
-                "seconds are the next ones, and from and to a range of time; give one of both",
+                "seconds selects the next seconds, from and to a stored time range; give one or the other",
             ));
         }
         (Some(time), _) => ProfileTime::Next(time),
@@ -49,7 +49,7 @@ pub(super) async fn profile(call: &Call<'_>) -> Answer {
             let now_unix_ns = u64::try_from(now.timestamp().as_nanosecond()).unwrap_or_default();
             ProfileTime::Kept(kept(call, from_unix_ns, to.unwrap_or(now_unix_ns), now_unix_ns)?)
         }
-        (None, None) => return Err(Problem::bad("from is needed, or seconds; write one such as from=-1h")),
+        (None, None) => return Err(Problem::bad("from or seconds is required; write one, such as from=-1h")),
     };
     answer(call, range, format).await
 }

@@ -95,6 +95,6 @@ pub(super) fn tcp(address: SocketAddr) -> Result<TcpListener> {
             }
             _ => "write another address or port as listen.tcp",
         };
-        anyhow!("{address} cannot be listened at ({error}); {remedy}")
+        anyhow!("cannot listen at {address} ({error}); {remedy}")
     })
 }

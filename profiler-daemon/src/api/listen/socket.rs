@@ -43,14 +43,15 @@ impl PeerRule {
                 Ok(Self { mode, group: Some(group.gid.as_raw()), note: None })
             }
             Some(_) if is_default => Ok(alone(format!(
-                "we are not in the group {name}: the socket is for this user and root alone; run as a member of it"
+                "sweetspot is not in the group {name}: only this user and root can use the socket; \
+                 run it as a member of the group"
             ))),
             Some(_) => bail!(
                 "the socket cannot be given to the group {name}, which this user is not in; run as root, or write another listen.group"
             ),
             None if is_default => Ok(alone(format!(
-                "there is no group {name}: the socket is for this user and root alone; `groupadd --system {name}` and \
-                 restart to let its members in"
+                "there is no group {name}: only this user and root can use the socket; \
+                 `groupadd --system {name}` and restart to give its members access"
             ))),
             None => bail!(
                 "there is no group {name}; write one that exists as listen.group (`getent group` lists them)"
@@ -187,7 +188,7 @@ pub(super) fn check_place(path: &Path) -> Result<()> {
 }
 
 fn no_socket(path: &Path) -> Result<()> {
-    bail!("{} is no socket; remove it, or write another path as listen.socket", path.display())
+    bail!("{} is not a socket; remove it, or write another path as listen.socket", path.display())
 }
 
 /// Connects without waiting: one that is stopped would let us wait for ever.

@@ -163,7 +163,7 @@ fn an_address_that_its_own_is_in_the_way_of_takes_its_place_and_a_wrong_one_leav
         assert_eq!(move_to(ip), (None, 200), "{ip}");
     }
     let (error, status) = move_to("192.0.2.7"); // nobody's
-    assert!(error.is_some_and(|error| error.contains("cannot be listened at")));
+    assert!(error.is_some_and(|error| error.contains("cannot listen at")));
     assert_eq!(status, 200);
     assert_eq!(address(&daemon).port(), port);
 }
@@ -256,7 +256,7 @@ fn an_address_that_is_taken_is_refused_and_nothing_is_left() {
     settings.listen.tcp = Some(taken.local_addr().unwrap());
     settings.listen.token_file = Some(token);
     let error = super::super::start(&settings, command::channel().0).err().unwrap().to_string();
-    assert!(error.contains("cannot be listened at"), "{error}");
+    assert!(error.contains("cannot listen at"), "{error}");
     assert!(!settings.listen.socket.exists());
 }
 

@@ -46,7 +46,7 @@ fn a_target_can_be_asked_for_within_bounds() {
         (r#"{"pid": 0, "duration_s": 60}"#, 400, "pid: 0 is not a process id"),
         (r#"{"process": "(", "duration_s": 60}"#, 400, "process: "),
         (r#"{"pid": 1, "duration_s": 60, "budget_ratio": 2}"#, 400, "budget_ratio"),
-        (r#"{"pid": 1, "duration_s": 60, "name": "a b"}"#, 400, "name: `a b` is no name"),
+        (r#"{"pid": 1, "duration_s": 60, "name": "a b"}"#, 400, "name: `a b` is not a valid name"),
         (r#"{"pid": 1, "duration_s": 60, "labels": {"target": "x"}}"#, 400, "labels.target"),
         (r#"{"pid": 1, "duration_s": 60, "colour": "red"}"#, 400, "colour"),
         (r#"{"pid": -1, "duration_s": 60}"#, 400, "expected u32"),

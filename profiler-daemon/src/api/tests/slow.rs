@@ -16,7 +16,7 @@ fn hasty() -> Bounds {
 }
 
 #[test]
-fn slow_and_silent_clients_are_let_go_and_others_come_to_their_turn() {
+fn slow_and_silent_clients_are_dropped_and_others_come_to_their_turn() {
     let daemon = Daemon::with(hasty(), |_, _| {});
     // All the places there are, and twice as many that wait for one: silent, or in the middle of a head.
     let mut clients: Vec<UnixStream> =

@@ -64,7 +64,7 @@ fn what_a_dead_daemon_left_is_replaced_and_a_live_one_is_not() {
     drop(server);
     assert!(left.exists());
     let error = super::super::start(&settings, commands).err().unwrap().to_string();
-    assert!(error.contains("is no socket"), "{error}");
+    assert!(error.contains("is not a socket"), "{error}");
 }
 
 /// A client of another user: the status that it got.

@@ -95,10 +95,9 @@ impl Running {
         let trouble = self.control.trouble();
         let retry_s = trouble.as_ref().map(|trouble| trouble.next_ns.saturating_sub(now_ns) as f64 * 1e-9);
         let problem = match self.has_ended() && !self.control.is_over() {
-            true => Some(
-                "its thread has ended; the log says why, and a restart of the service starts it again"
-                    .to_owned(),
-            ),
+            true => {
+                Some("its thread has ended; see the log for the reason, and restart the service".to_owned())
+            }
             false => trouble.map(|trouble| trouble.text),
         };
         ExportStatus {

@@ -42,7 +42,7 @@ impl Plan {
         let mut headers = Vec::new();
         for (name, value) in &settings.headers {
             headers.push(header(name, value).map_err(|_| {
-                anyhow!("headers.{name} cannot be sent: it is malformed, or for the format to decide; leave it out")
+                anyhow!("headers.{name} cannot be sent: it is malformed, or set by the format; leave it out")
             })?);
         }
         let shows_secret = |(name, _): &(HeaderName, HeaderValue)| {

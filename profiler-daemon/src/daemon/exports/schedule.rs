@@ -239,7 +239,10 @@ mod tests {
         assert!(talk.failed(SECOND_NS) && !talk.failed(2 * SECOND_NS) && talk.works() && !talk.works());
         assert!(!talk.failed(3 * SECOND_NS) && !talk.works(), "within a minute");
         assert!(talk.failed(62 * SECOND_NS) && talk.works());
-        assert!(talk.refused("takes no body of 18 KiB") && !talk.refused("takes no body of 20 KiB"));
+        assert!(
+            talk.refused("does not accept a body of 18 KiB")
+                && !talk.refused("does not accept a body of 20 KiB")
+        );
         assert!(talk.refused("bad labels"));
         let told =
             (b'a'..=b'z').chain(b'A'..=b'Z').filter(|c| talk.refused(&char::from(*c).to_string())).count();

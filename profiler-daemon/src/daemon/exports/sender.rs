@@ -238,7 +238,7 @@ impl Sender {
             Unsent::Failed { text, .. } if fate == SendOutcome::Refused => {
                 self.tell_refused(
                     file_to_send,
-                    &format!("{text}; it failed with this window again and again, and took others"),
+                    &format!("{text}; it keeps failing with this window, and accepts others"),
                 );
             }
             Unsent::Failed { text, .. } => self.tell_failed(now_ns, text),

@@ -43,7 +43,7 @@ impl Spooler {
         let spooled = match written {
             Ok(Ok(file)) => Some(file),
             Ok(Err(cause)) => {
-                tracing::warn!("a window of {} waits in memory alone: {cause}", window.target);
+                tracing::warn!("a window of {} waits in memory only: {cause}", window.target);
                 None
             }
             Err(_) => None,

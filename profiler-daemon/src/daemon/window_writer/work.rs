@@ -77,7 +77,7 @@ impl Work {
                     self.obstacle = None; // it would show as `problem`
                 }
                 Ok(Job::Flushed(waiting)) => {
-                    self.pace.budget.hastened();
+                    self.pace.budget.remove_urgent();
                     let state = self.state();
                     waiting.into_iter().for_each(|waiting| waiting.answer(&state.lost));
                 }
@@ -248,7 +248,7 @@ impl Work {
             catch_unwind(AssertUnwindSafe(|| self.try_to_name_and_write(unnamed_window, handed_ns)));
         outcome.unwrap_or_else(|_| {
             self.store.count_lost();
-            let why = "a window was not kept: it met an error of sweetspot's; its log says which";
+            let why = "a window was not kept: internal error; see sweetspot's log";
             WindowOutcome::Lost(why.to_owned())
         })
     }

@@ -1,4 +1,4 @@
-//! Rules for labels: what they drop is in no answer and nobody's, and what they keep has the labels that they make.
+//! Rules for labels: what they drop is in no answer and no target, and what they keep has the labels that they make.
 
 use config::RelabelRules;
 
@@ -29,7 +29,7 @@ fn there(watched: &Watched) -> Vec<String> {
 }
 
 #[test]
-fn what_a_label_of_its_pod_drops_is_no_target_and_nobodys() {
+fn what_a_label_of_its_pod_drops_is_in_no_target_at_all() {
     let host = host();
     let drop = "source_labels = [\"k8s.pod.label.app\"]\nregex = \"cart\"\naction = \"drop\"";
     let mut watched = pods(&host, drop);

@@ -186,13 +186,13 @@ impl KeptNames {
         drop((place, before));
     }
 
-    /// An object is dropped: if its file is the one that is read, no more than the names stay.
-    pub(in crate::objects) fn let_go(&self) {
+    /// An object is dropped: what was loaded is freed if its file cannot be read any more; the names stay.
+    pub(in crate::objects) fn release(&self) {
         let mut place = lock(&self.loaded);
         let gone = place.take_if(|loaded| !loaded.can_be_read());
         drop((place, gone));
         if let Some(equal) = self.equal() {
-            equal.names.let_go();
+            equal.names.release();
         }
     }
 }

@@ -173,7 +173,7 @@ fn a_profile_longer_than_the_backend_takes_arrives_in_parts() {
     // One that takes nothing at all is not asked for ever.
     let refused = send(&mut client(&Backend::answering(taken()).start(10, None), None, None, LONG), profile);
     assert!(
-        matches!(&refused, Err(PushError::TooLong(text)) if text.contains("takes no message of")),
+        matches!(&refused, Err(PushError::TooLong(text)) if text.contains("does not accept a message of")),
         "{refused:?}"
     );
 }
@@ -214,7 +214,10 @@ fn only_a_certificate_that_is_trusted_gets_a_profile() {
     let url = Backend::answering(taken()).start(ANY_BYTES, Some(folder.path()));
     assert!(send(&mut client(&url, None, Some(folder.path()), LONG), testing::profile()).unwrap() > 0);
     let unknown = error(&url).to_string();
-    assert!(unknown.contains("no known authority") && unknown.contains("--ca-file"), "{unknown}");
+    assert!(
+        unknown.contains("not signed by a known authority") && unknown.contains("--ca-file"),
+        "{unknown}"
+    );
     let plain = error(&url.replace("https", "http")).to_string();
     assert!(plain.contains("127.0.0.1"), "{plain}");
 }

@@ -36,7 +36,7 @@ impl<L: DecisionLog> Engine<L> {
     }
 
     /// Processes have joined or left the target, according to its owner.
-    pub(crate) fn told(&mut self, joined: &[u32], left: &[u32]) {
+    pub(crate) fn apply_member_changes(&mut self, joined: &[u32], left: &[u32]) {
         // Processes that have ended may still have samples on the way, and need a last reading.
         for &pid in left {
             match procfs::has_ended(pid) {

@@ -37,7 +37,7 @@ const LONGEST_REST: u32 = 4;
 const RARE_NS: f64 = 250_000_000.0;
 /// Most times that a step is doubled for rare samples, if a process' mappings are read at its first sample: it should
 /// live then.
-const MOST_RARE_UNTOLD: u32 = 2;
+const LONGEST_REST_WITHOUT_MAPPINGS: u32 = 2;
 /// How much earlier or later one target among many may be stepped to share a wake-up (ns), and how often that is
 /// doubled while it rests.
 const SLACK_NS: u64 = 20_000_000;
@@ -96,7 +96,7 @@ impl<L: DecisionLog> Engine<L> {
         let is_quiet = std::mem::replace(&mut rest.seen, seen) == seen;
         rest.quiet_steps = if is_quiet { (rest.quiet_steps + 1).min(LONGEST_REST) } else { 0 };
         let rarity = (2.0 * self.controller.sample_gap_ns() / RARE_NS).log2().max(0.0) as u32;
-        let most_rare = if self.settings.mappings { LONGEST_REST } else { MOST_RARE_UNTOLD };
+        let most_rare = if self.settings.mappings { LONGEST_REST } else { LONGEST_REST_WITHOUT_MAPPINGS };
         rest.rarity = rarity.min(most_rare).min(rest.rarity + 1);
         step_ns << rest.quiet_steps.max(rest.rarity)
     }

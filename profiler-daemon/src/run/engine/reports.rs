@@ -35,7 +35,7 @@ impl<L: DecisionLog> Engine<L> {
         let Some(wanted) = observed.flatten() else { return };
         self.settings.mappings = wanted;
         self.reports_changed = true;
-        self.session.mappings_are_told(wanted);
+        self.session.set_mappings_reported(wanted);
         self.note_while(explain::MAPPINGS_NOT_TOLD, !wanted);
     }
 }

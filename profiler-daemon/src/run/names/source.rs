@@ -41,7 +41,7 @@ impl Source {
                 return (source, told);
             }
         }
-        let unknown = remedy::no_process("it has ended again and again");
+        let unknown = remedy::no_process("it has ended repeatedly");
         (Self::Unreadable(unknown.clone()), addresses.iter().map(|_| Err(unknown.clone())).collect())
     }
 
@@ -199,7 +199,7 @@ fn read_there(
         NotRead::Reason(reason) => Err(remedy::unreadable(&reason)),
         NotRead::GivenUp(how) => Err(remedy::given_up(&how)),
         NotRead::NoProcess(why) => Err(remedy::no_process(&why)),
-        NotRead::Gone => Err(remedy::no_process("it has ended again and again")),
+        NotRead::Gone => Err(remedy::no_process("it has ended repeatedly")),
     }
 }
 

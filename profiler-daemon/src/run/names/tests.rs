@@ -350,5 +350,5 @@ fn addresses_of_a_kernel_that_runs_no_more_are_not_looked_up_in_this_one() {
     let kernel = profile.modules.iter().position(|module| module.name == "[kernel]").unwrap();
     let of_kernel = |location: &&Location| location.module.0 as usize == kernel;
     let location = profile.locations.iter().find(of_kernel).unwrap();
-    assert!(location.unknown.as_ref().unwrap().reason.contains("started anew"), "{location:?}");
+    assert!(location.unknown.as_ref().unwrap().reason.contains("was restarted"), "{location:?}");
 }

@@ -108,7 +108,7 @@ impl Session {
         };
         self.processes.cut().into_iter().for_each(|pid| self.rereads.owe(pid));
         if !is_last {
-            self.let_go_of_roots(); // at the end they are handed over
+            self.release_roots(); // at the end they are handed over
         }
         collected
     }
@@ -167,7 +167,7 @@ impl Session {
         let waiting = self.owners.iter().flat_map(Owners::waiting);
         let waiting = waiting.filter_map(|pid| self.processes.get(pid));
         waiting.for_each(Process::note_sample); // a window that is open may get its samples
-        self.let_go_of_roots();
+        self.release_roots();
     }
 
     fn hand_over_share(
@@ -219,14 +219,14 @@ impl Session {
     }
 
     /// Releases the roots of ended containers: only windows that wait for names still hold them.
-    fn let_go_of_roots(&mut self) {
+    fn release_roots(&mut self) {
         if self.objects.roots.foreign_views().is_empty() {
             return;
         }
         let seen = self.processes.live().filter_map(|(pid, _)| View::foreign_of(pid)).collect();
         let open = self.owners.iter().flat_map(Owners::all).flat_map(|share| share.counted.frames().frames());
         let used = self.processes.mapped_objects().chain(open.map(|frame| frame.object)).collect();
-        self.objects.let_go_of_roots(&seen, &used);
+        self.objects.release_roots(&seen, &used);
     }
 }
 

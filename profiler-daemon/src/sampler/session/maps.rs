@@ -48,7 +48,7 @@ impl Session {
     }
 
     /// Takes in a mapping from a record.
-    pub(super) fn mapping_told(&mut self, mapped: &Mapped) {
+    pub(super) fn mapping_reported(&mut self, mapped: &Mapped) {
         let origin = self.origin(mapped);
         self.mapped(origin.as_ref().unwrap_or(mapped));
     }
@@ -113,7 +113,7 @@ impl Session {
     /// A mapping may be among the records that were lost, or could not be decoded; without it, every stack through its
     /// code would be broken from then on. So they are read when a process is sampled next.
     pub(super) fn records_lost(&mut self) {
-        if self.mappings_are_told {
+        if self.mappings_reported {
             self.rereads.lost();
         }
     }
@@ -131,9 +131,9 @@ impl Session {
     }
 
     /// Sets whether records report mappings from now on.
-    pub(crate) fn mappings_are_told(&mut self, told: bool) {
-        self.mappings_are_told = told;
-        if told {
+    pub(crate) fn set_mappings_reported(&mut self, reported: bool) {
+        self.mappings_reported = reported;
+        if reported {
             self.records_lost();
         }
     }
@@ -148,9 +148,9 @@ impl Session {
             self.read_maps(sample.pid);
             return;
         }
-        let is_untold = !process.space.is_executable(ip)
+        let is_unreported = !process.space.is_executable(ip)
             && self.rereads.is_worthwhile(sample.pid, process.generation, sample.time_ns);
-        if is_untold || !self.mappings_are_told && self.rereads.is_old(sample.pid, sample.time_ns) {
+        if is_unreported || !self.mappings_reported && self.rereads.is_old(sample.pid, sample.time_ns) {
             self.read_maps(sample.pid);
         }
     }

@@ -77,8 +77,8 @@ impl Session {
             owners.note_program(program, owner);
         }
         owners.assign(pid, owner);
-        if owners.is_nobodys(pid) {
-            self.let_go(pid);
+        if owners.is_unassigned(pid) {
+            self.stop_counting(pid);
         }
     }
 
@@ -89,15 +89,15 @@ impl Session {
     }
 
     /// A scan of all processes has ended, after each process of a target was assigned.
-    pub(crate) fn look_ended(&mut self) {
+    pub(crate) fn scan_ended(&mut self) {
         let Some(owners) = &mut self.owners else { return };
-        let unassigned = owners.look_ended(procfs::has_ended);
+        let unassigned = owners.scan_ended(procfs::has_ended);
         unassigned.ended.into_iter().for_each(|pid| self.may_have_ended(pid));
-        unassigned.nobodys.into_iter().for_each(|pid| self.let_go(pid));
+        unassigned.live.into_iter().for_each(|pid| self.stop_counting(pid));
     }
 
     /// Stops counting a process.
-    pub(super) fn let_go(&mut self, pid: u32) {
+    pub(super) fn stop_counting(&mut self, pid: u32) {
         self.clocked_cpu.iter_mut().for_each(|cpu| cpu.left(pid));
         self.program_ended(pid);
         self.processes.forget(pid);
@@ -164,7 +164,7 @@ impl Session {
         if let Some(owners) = &mut self.owners {
             owners.leave(pid);
         }
-        self.let_go(pid);
+        self.stop_counting(pid);
     }
 
     /// Checks at the next reading whether a process has ended: the record of its end may have been lost.

@@ -79,14 +79,14 @@ struct Waiting {
     /// The target that it counts for if no scan says otherwise.
     heir: Option<Owner>,
     /// Scans that had begun when it began to wait.
-    since_look: u64,
+    since_scan: u64,
 }
 
 /// Processes that a scan has assigned to no target.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Unassigned {
     /// Processes that belong to no target, not even to `rest`.
-    pub(super) nobodys: Vec<u32>,
+    pub(super) live: Vec<u32>,
     /// Processes that have ended.
     pub(super) ended: Vec<u32>,
 }
@@ -110,14 +110,14 @@ pub(crate) struct Owners {
     shares: BTreeMap<Owner, Share>,
     of: FxHashMap<u32, Owner>,
     /// Processes that belong to no target.
-    nobodys: FxHashSet<u32>,
+    unassigned: FxHashSet<u32>,
     /// The target that has the processes of no other target.
     rest: Option<Owner>,
     waiting: FxHashMap<u32, Waiting>,
     /// Names of programs whose processes all belong to one target; `None` if several targets have some.
     programs: FxHashMap<String, Option<Owner>>,
     /// Scans that have begun.
-    looks: u64,
+    scans: u64,
     pub(super) clocks: ProcessClocks,
 }
 
@@ -233,8 +233,8 @@ impl Owners {
     }
 
     /// Whether a process is known to belong to no target.
-    pub(super) fn is_nobodys(&self, pid: u32) -> bool {
-        self.nobodys.contains(&pid)
+    pub(super) fn is_unassigned(&self, pid: u32) -> bool {
+        self.unassigned.contains(&pid)
     }
 
     fn of(&self, pid: u32) -> Option<Owner> {
@@ -253,11 +253,11 @@ impl Owners {
         match owner {
             Some(owner) => {
                 self.of.insert(pid, owner);
-                self.nobodys.remove(&pid);
+                self.unassigned.remove(&pid);
             }
             None => {
                 self.of.remove(&pid);
-                self.nobodys.insert(pid);
+                self.unassigned.insert(pid);
             }
         }
     }
@@ -270,7 +270,7 @@ impl Owners {
             None => self.read_clock(pid),
         }
         self.of.remove(&pid);
-        self.nobodys.remove(&pid);
+        self.unassigned.remove(&pid);
         self.clocks.ended(pid);
     }
 
@@ -286,14 +286,14 @@ impl Owners {
     pub(super) fn forked(&mut self, pid: u32, parent: u32) {
         self.clocks.born(pid);
         self.of.remove(&pid); // left from an earlier process with this id, whose end was not reported
-        self.nobodys.remove(&pid);
+        self.unassigned.remove(&pid);
         match self.waiting.get(&parent).map(|waiting| waiting.heir) {
             Some(heir) => self.wait(pid, heir),
             None => {
                 if let Some(owner) = self.of(parent) {
                     self.of.insert(pid, owner);
-                } else if self.is_nobodys(parent) {
-                    self.nobodys.insert(pid);
+                } else if self.is_unassigned(parent) {
+                    self.unassigned.insert(pid);
                 }
             }
         }
@@ -310,14 +310,15 @@ impl Owners {
             }
             None => self.of.remove(&pid),
         };
-        self.nobodys.remove(&pid);
+        self.unassigned.remove(&pid);
         self.clocks.settle_by_samples(pid);
         self.wait(pid, heir);
     }
 
     /// A process was sampled that may be unknown here. `parent` is given if known.
     pub(super) fn met(&mut self, pid: u32, parent: Option<u32>) {
-        let is_known = self.waiting.contains_key(&pid) || self.of.contains_key(&pid) || self.is_nobodys(pid);
+        let is_known =
+            self.waiting.contains_key(&pid) || self.of.contains_key(&pid) || self.is_unassigned(pid);
         if !is_known {
             let of_waiting = parent.and_then(|parent| self.waiting.get(&parent)).map(|waiting| waiting.heir);
             let heir = of_waiting.unwrap_or_else(|| parent.and_then(|parent| self.of(parent)));
@@ -332,7 +333,7 @@ impl Owners {
             self.of.extend(heir.map(|heir| (pid, heir)));
             return;
         }
-        let waiting = Waiting { share: Share::default(), heir, since_look: self.looks };
+        let waiting = Waiting { share: Share::default(), heir, since_scan: self.scans };
         self.waiting.insert(pid, waiting);
         self.clocks.is_waiting(pid);
     }
@@ -367,7 +368,7 @@ impl Owners {
         self.read_clock(pid); // readable until its parent has waited for it
         self.clocks.ended(pid);
         self.of.remove(&pid);
-        self.nobodys.remove(&pid);
+        self.unassigned.remove(&pid);
         if let Some(waiting) = self.waiting.remove(&pid) {
             let namesake = program.and_then(|program| *self.programs.get(program)?);
             let owner = namesake.filter(|owner| self.shares.contains_key(owner)).or(waiting.heir);
@@ -376,23 +377,23 @@ impl Owners {
     }
 
     /// A scan of all processes begins. Those that wait now and are not assigned by its end belong to `rest`.
-    pub(crate) fn look_begins(&mut self) {
-        self.looks += 1;
+    pub(crate) fn scan_begins(&mut self) {
+        self.scans += 1;
     }
 
     /// The processes that already waited when the current or last scan began: that scan covers them.
     pub(super) fn seen_waiting(&self) -> impl Iterator<Item = u32> {
-        let is_seen = |(pid, waiting): (&u32, &Waiting)| (waiting.since_look < self.looks).then_some(*pid);
+        let is_seen = |(pid, waiting): (&u32, &Waiting)| (waiting.since_scan < self.scans).then_some(*pid);
         self.waiting.iter().filter_map(is_seen)
     }
 
     /// The scan has ended. Of the covered processes that it did not assign, the live ones belong to `rest`, or to no
     /// target. The others ended before the scan read them, so it says nothing about their target: they wait until their
     /// end is reported.
-    pub(super) fn look_ended(&mut self, has_ended: impl Fn(u32) -> bool) -> Unassigned {
+    pub(super) fn scan_ended(&mut self, has_ended: impl Fn(u32) -> bool) -> Unassigned {
         let (ended, live): (Vec<u32>, Vec<u32>) = self.seen_waiting().partition(|pid| has_ended(*pid));
         live.iter().for_each(|pid| self.assign(*pid, None));
-        Unassigned { nobodys: live.into_iter().filter(|pid| self.is_nobodys(*pid)).collect(), ended }
+        Unassigned { live: live.into_iter().filter(|pid| self.is_unassigned(*pid)).collect(), ended }
     }
 
     /// Corrects the CPU time of targets by the clocks of their processes: of those sampled since the last call, or of

@@ -1,6 +1,6 @@
-//! What does a sample cost, with us and with others? Of two processes that take turns at the same work on one CPU, 20
-//! frames deep and without frame pointers, one is followed by each profiler in turn, at the same fixed rate. Then a pair of
-//! threads that does nothing but switch: what does it cost to be followed, at the rate usual for each profiler?
+//! Compares what a sample costs with sweetspot and with other profilers. Two processes take turns at the same work on one CPU, 20
+//! frames deep and without frame pointers; each profiler in turn samples one of them, at the same fixed rate. Then a pair of
+//! threads that only switch contexts is profiled, at each profiler's usual rate.
 //!
 //! The target has a CPU to itself and the profiler another. Recording only: `perf script` and what samply
 //! does when it shows a profile are left out. Ours finds the names and writes a finished profile before it
@@ -61,7 +61,7 @@ fn main() -> Result<()> {
     ensure_none_fails(&report.verdicts)
 }
 
-/// The profilers that are installed; how to get the others is said.
+/// The profilers that are installed; prints how to install the others.
 fn present() -> Vec<Profiler> {
     let (present, missing): (Vec<_>, Vec<_>) =
         Profiler::ALL.into_iter().partition(|profiler| profiler.find().is_some());

@@ -1,4 +1,4 @@
-//! What being followed costs a pair of threads that does nothing but switch.
+//! What profiling costs a pair of threads that only switch contexts.
 
 use std::process::Stdio;
 use std::thread::sleep;
@@ -17,9 +17,9 @@ use tests::verdict::Verdict;
 
 use super::Runs;
 
-/// What ours may slow a switching pair down, of perf's slowdown.
+/// Largest slowdown of a switching pair, relative to perf's.
 const OF_PERF: f64 = 0.25;
-/// A profiler may take so long to find its way with a switching pair (s).
+/// Time for a profiler to settle on how to sample a switching pair (s).
 const SETTLED_S: f64 = 2.0;
 
 /// What being followed cost, profiler by profiler.
@@ -58,7 +58,7 @@ pub(super) fn measure(present: &[Profiler], rounds: usize, cpu: usize) -> Result
     Ok(Found { switches_per_s, noise_ratio, slowdowns })
 }
 
-/// What a pair took more than its unsampled twin (ratio), and how often it switched before.
+/// Extra time of a pair over its unsampled twin (ratio), and how often it switched before.
 struct Run {
     slowdown: Figure,
     switches_per_s: f64,
@@ -105,7 +105,7 @@ impl Slowdown {
 }
 
 impl Found {
-    /// Holds our slowdown against perf's.
+    /// Compares sweetspot's slowdown with perf's.
     pub(super) fn judge(&self) -> Option<Verdict> {
         let of = |profiler: Profiler| self.slowdowns.iter().find(|one| one.profiler == profiler.name());
         let (ours, perf) = (of(Profiler::Sweetspot)?, of(Profiler::Bare)?);
@@ -114,7 +114,7 @@ impl Found {
         Some(Verdict::new("slowdown of the pair", ours.cpu_ratio, interval, bound, percent))
     }
 
-    /// For a person.
+    /// A readable table.
     pub(super) fn rows(&self) -> Vec<Vec<String>> {
         let heads = ["switching pair", "CPU slowdown", "95% interval"];
         let mut rows = vec![heads.map(str::to_string).to_vec()];
@@ -125,7 +125,7 @@ impl Found {
         rows
     }
 
-    /// What else there is to say.
+    /// Further remarks.
     pub(super) fn remark(&self) -> String {
         let (rate, noise) = (self.switches_per_s, percent(self.noise_ratio));
         format!(

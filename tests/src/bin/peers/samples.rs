@@ -21,7 +21,7 @@ use super::Runs;
 /// With `_start`, its two callees, `main`, `descend` once more, `take_turns`, `work` and the work itself: 20 frames.
 const DEPTH: u64 = 12;
 const FRAMES: usize = 20;
-/// What ours may take of theirs: on the target of an interrupt without stacks, itself and in sum of samply's.
+/// Bounds on sweetspot's cost: on the target, over that of an interrupt without stacks; own CPU time and sum, over samply's.
 const TARGET_OF_BARE: f64 = 1.15;
 const OWN_OF_SAMPLY: f64 = 0.5;
 const SUM_OF_SAMPLY: f64 = 0.8;
@@ -36,7 +36,7 @@ pub(super) struct Run {
     target_us: f64,
     /// CPU time of the profiler, all it did.
     own_us: f64,
-    /// The same without names and the finished file, where it can be told apart.
+    /// The same without naming and writing the finished file, where that can be separated.
     own_sampling_us: f64,
     peak_rss_mib: f64,
     written_mib: f64,
@@ -82,7 +82,7 @@ struct Raw {
     complete_ratio: Option<f64>,
 }
 
-/// Of two processes that take turns at the same work, one is attached to until it ends; both have worked alone before.
+/// Two processes take turns at the same work, first unsampled; then one of them is profiled until it ends.
 fn run_under(profiler: Profiler, seconds: f64, rate_hz: u32, cpu: usize) -> Result<Raw> {
     let folder = tempfile::tempdir()?;
     let used = folder.path().join("used.json");
@@ -185,7 +185,7 @@ fn mib(size: f64) -> String {
     format!("{size:.1} MiB")
 }
 
-/// Holds our cost against theirs, round by round: two runs of one round met the same machine.
+/// Compares the costs round by round: the runs of one round found the machine in the same state.
 pub(super) fn judge(runs: &Runs<Run>) -> Vec<Verdict> {
     let Some(ours) = runs_of(runs, Profiler::Sweetspot) else { return Vec::new() };
     let against = |what: &str, other: Profiler, bound: f64, figure: fn(&Run) -> f64| {

@@ -60,9 +60,9 @@ impl Host {
     }
 
     fn look(&mut self, found: &[(u32, Owner)]) -> Vec<u32> {
-        self.owners.look_begins();
+        self.owners.scan_begins();
         found.iter().for_each(|(pid, owner)| self.owners.assign(*pid, Some(*owner)));
-        self.owners.look_ended(|_| false).nobodys
+        self.owners.scan_ended(|_| false).live
     }
 
     /// Samples and CPU time (ms) of each.
@@ -72,7 +72,7 @@ impl Host {
     }
 }
 
-/// A shell that starts another program used none of the time that this one did, and nobody's counts twice.
+/// A shell that starts another program used none of this one's time, and no time counts twice.
 #[test]
 fn a_program_that_a_shell_runs_is_its_own_from_its_first_sample() {
     let mut host = Host::new(false);
@@ -112,7 +112,7 @@ fn who_ends_before_anybody_looks_is_his_namesakes_or_his_parents() {
 }
 
 #[test]
-fn whoever_is_nobodys_is_the_rests_or_is_let_go() {
+fn an_unassigned_process_belongs_to_the_rest_or_is_not_counted() {
     let mut host = Host::new(true);
     assert!(host.sample(CHILD), "it may be anybody's");
     assert!(host.look(&[]).is_empty());
@@ -120,9 +120,9 @@ fn whoever_is_nobodys_is_the_rests_or_is_let_go() {
     let mut host = Host::new(false);
     assert!(host.sample(CHILD));
     assert_eq!(host.look(&[]), [CHILD]);
-    assert!(!host.sample(CHILD) && host.owners.is_nobodys(CHILD));
+    assert!(!host.sample(CHILD) && host.owners.is_unassigned(CHILD));
     host.fork(PYTHON, CHILD);
-    assert!(host.owners.is_nobodys(PYTHON), "as its parent is");
+    assert!(host.owners.is_unassigned(PYTHON), "as its parent is");
     host.exec(PYTHON, "python3");
     assert!(host.sample(PYTHON), "and anybody's again");
     host.look(&[(PYTHON, PYTHONS)]);
@@ -136,9 +136,9 @@ fn a_process_that_is_gone_when_a_look_comes_to_it_is_its_parents_and_not_the_res
     host.fork(CHILD, SHELL);
     host.exec(CHILD, "briefly");
     host.sample(CHILD);
-    host.owners.look_begins();
-    let ended = host.owners.look_ended(|pid| pid == CHILD);
-    assert_eq!(ended, Unassigned { nobodys: vec![], ended: vec![CHILD] });
+    host.owners.scan_begins();
+    let ended = host.owners.scan_ended(|pid| pid == CHILD);
+    assert_eq!(ended, Unassigned { live: vec![], ended: vec![CHILD] });
     assert_eq!(host.of(REST), (0, 0.0));
     host.owners.ended(CHILD, Some("briefly"));
     assert_eq!((host.of(SHELLS), host.of(REST)), ((1, 10.0), (0, 0.0)));
@@ -177,9 +177,9 @@ fn what_a_process_did_that_is_sampled_elsewhere_is_no_other_targets() {
 #[test]
 fn one_look_later_than_it_came_a_process_is_known() {
     let mut host = Host::new(false);
-    host.owners.look_begins();
+    host.owners.scan_begins();
     host.sample(CHILD);
-    assert_eq!(host.owners.look_ended(|_| false), Unassigned::default());
+    assert_eq!(host.owners.scan_ended(|_| false), Unassigned::default());
     assert_eq!(host.look(&[]), [CHILD]);
 }
 

@@ -1,26 +1,26 @@
 //! How often processes are scanned: a scan reads every process of the host, and is paid for from the host's budget.
 
-/// Share of the host's budget that looks may take.
+/// Share of the host's budget that scans may take.
 const SHARE: f64 = 0.1;
 /// A new process is found within this time at the latest (ns).
 const LONGEST_PAUSE_NS: u64 = 30_000_000_000;
-/// [`Looks::is_due`] is called about once a second, give or take this (ns).
+/// [`ScanSchedule::is_due`] is called about once a second, give or take this (ns).
 const SLACK_NS: u64 = 500_000_000;
 
-/// When the next look is due.
+/// When the next scan is due.
 #[derive(Debug, Default)]
-pub(super) struct Looks {
+pub(super) struct ScanSchedule {
     due_ns: u64,
 }
 
-impl Looks {
+impl ScanSchedule {
     /// Whether a scan is due; called once a second.
     pub(super) fn is_due(&self, now_ns: u64) -> bool {
         now_ns + SLACK_NS >= self.due_ns
     }
 
     /// Notes a scan at `now_ns` that took `cost_ns` of CPU time; `host_cpus` is the host's budget.
-    pub(super) fn looked(&mut self, now_ns: u64, cost_ns: u64, host_cpus: f64) {
+    pub(super) fn note_scan(&mut self, now_ns: u64, cost_ns: u64, host_cpus: f64) {
         let pause_ns = (cost_ns as f64 / (SHARE * host_cpus)) as u64; // a budget of nothing is the longest pause
         self.due_ns = now_ns + pause_ns.min(LONGEST_PAUSE_NS);
     }
@@ -32,13 +32,13 @@ mod tests {
 
     const SECOND_NS: u64 = 1_000_000_000;
 
-    /// Looks in ten minutes, each of which takes so long.
-    fn looks(cost_ns: u64, host_cpus: f64) -> u64 {
-        let mut looks = Looks::default();
+    /// Scans in ten minutes, each of which takes so long.
+    fn scans(cost_ns: u64, host_cpus: f64) -> u64 {
+        let mut schedule = ScanSchedule::default();
         let mut count = 0;
         for second in 1..=600 {
-            if looks.is_due(second * SECOND_NS) {
-                looks.looked(second * SECOND_NS, cost_ns, host_cpus);
+            if schedule.is_due(second * SECOND_NS) {
+                schedule.note_scan(second * SECOND_NS, cost_ns, host_cpus);
                 count += 1;
             }
         }
@@ -46,22 +46,22 @@ mod tests {
     }
 
     #[test]
-    fn a_cheap_look_is_taken_each_second() {
-        assert_eq!(looks(1_000_000, 0.02), 600);
-        assert_eq!(looks(2_000_000, 0.02), 600);
+    fn a_cheap_scan_is_made_each_second() {
+        assert_eq!(scans(1_000_000, 0.02), 600);
+        assert_eq!(scans(2_000_000, 0.02), 600);
     }
 
     #[test]
-    fn dear_looks_take_no_more_than_their_share() {
+    fn expensive_scans_take_no_more_than_their_share() {
         for cost_ns in [10_000_000, 20_000_000, 50_000_000] {
-            let cpus = (looks(cost_ns, 0.02) * cost_ns) as f64 / 600e9;
+            let cpus = (scans(cost_ns, 0.02) * cost_ns) as f64 / 600e9;
             assert!((0.8..1.1).contains(&(cpus / (SHARE * 0.02))), "{cost_ns}: {cpus}");
         }
     }
 
     #[test]
-    fn whatever_it_costs_it_is_looked_now_and_then() {
-        assert_eq!(looks(60 * SECOND_NS, 0.02), 20);
-        assert_eq!(looks(1, 0.0), 20);
+    fn scans_go_on_whatever_they_cost() {
+        assert_eq!(scans(60 * SECOND_NS, 0.02), 20);
+        assert_eq!(scans(1, 0.0), 20);
     }
 }
