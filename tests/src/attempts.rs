@@ -2,7 +2,7 @@
 
 use anyhow::Result;
 
-/// Chance and a busy machine fail a check once, perhaps twice; an error fails it every time.
+/// Attempts of a check. Chance or a busy machine fails a check once, perhaps twice; an error fails it every time.
 const ATTEMPTS: usize = 3;
 
 /// Repeats a check of a live run until it passes, at most three times. What noise cannot change needs no repetition.

@@ -31,9 +31,9 @@ pub enum Fault {
     Fails,
     /// Asks to wait a second.
     Busy,
-    /// Does not believe the token.
+    /// Rejects the token.
     Token,
-    /// Sends elsewhere.
+    /// Redirects to another address.
     Redirects,
     /// Never answers.
     Hangs,
@@ -41,7 +41,7 @@ pub enum Fault {
     Cuts,
     /// Keeps the profile and closes the connection without an answer, so the client cannot know that it arrived.
     Forgets,
-    /// Answers without an end.
+    /// Sends an answer that never ends.
     Endless,
 }
 
@@ -78,7 +78,7 @@ pub struct Kept {
     pub start_unix_ns: u64,
     /// Its samples.
     pub samples: u64,
-    /// When it came (s since the epoch).
+    /// When it arrived (s since the epoch).
     pub came_s: f64,
     /// Whether it was acknowledged.
     pub is_answered: bool,
@@ -96,7 +96,7 @@ impl Backend {
     ///
     /// # Errors
     ///
-    /// If there is no address for it.
+    /// If no address is free.
     pub fn new(folder: &Path) -> Result<Backend> {
         let address = TcpListener::bind("127.0.0.1:0")?.local_addr()?;
         let backend = Backend { folder: folder.to_owned(), address, running: None };
@@ -128,7 +128,7 @@ impl Backend {
         self.running = None;
     }
 
-    /// How it answers from now on.
+    /// Sets how it answers from now on.
     ///
     /// # Errors
     ///
@@ -143,7 +143,7 @@ impl Backend {
     ///
     /// # Errors
     ///
-    /// If a file of its is no profile.
+    /// If one of its files is not a profile.
     pub fn kept(&self) -> Result<Vec<Kept>> {
         let files = fs::read_dir(&self.folder)?.flatten().map(|file| file.path());
         files
@@ -170,7 +170,7 @@ fn kept(path: PathBuf) -> Result<Kept> {
 ///
 /// # Errors
 ///
-/// If the address cannot be listened at.
+/// If it cannot listen at the address.
 pub fn receive(folder: &Path, address: &str) -> Result<()> {
     let listener = TcpListener::bind(address).with_context(|| address.to_owned())?;
     for stream in listener.incoming().flatten() {
@@ -233,7 +233,7 @@ fn answer(mut stream: TcpStream, folder: &Path) -> Result<()> {
     Ok(())
 }
 
-/// An answer that goes on until the client has enough of it.
+/// An answer that goes on until the client closes the connection.
 fn endless(stream: &mut TcpStream) -> Result<()> {
     write!(stream, "HTTP/1.1 200 OK\r\nconnection: close\r\n\r\n")?;
     loop {

@@ -15,12 +15,12 @@ use crate::run::{Sweetspot, finish_within, run, start, sweetspot};
 
 /// The programs that live briefly: dynamic, with frame pointers, static, static and position-independent.
 pub const BRIEF: [&str; 4] = ["brief_a", "brief_b", "brief_c", "brief_d"];
-/// Between two looks at the profiler.
+/// Time between two readings of the profiler's state.
 const LOOK: Duration = Duration::from_millis(20);
 /// A reading is kept for each this many processes.
 const LOOKS: u64 = 100;
 
-/// Some of them.
+/// A number of short-lived processes to run.
 #[derive(Clone, Debug)]
 pub struct Brood {
     /// How many.
@@ -33,7 +33,7 @@ pub struct Brood {
     pub options: Vec<String>,
 }
 
-/// The profiler at a moment.
+/// A reading of the profiler's state.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct Held {
     /// Processes that had begun.
@@ -55,11 +55,11 @@ pub struct Profiled {
     pub samples: u64,
     /// Share of the samples whose innermost function has a name.
     pub named_samples_ratio: f64,
-    /// Share of the weight of which the same is true.
+    /// The same share, by weight.
     pub named_weight_ratio: f64,
     /// Share of the innermost functions that have a name.
     pub named_functions_ratio: f64,
-    /// Why others have none.
+    /// Why the others have none.
     pub reasons: Vec<String>,
     /// The summary line.
     #[serde(skip)]
@@ -106,7 +106,7 @@ impl Brood {
         })
     }
 
-    /// Looks at the profiler until it has ended.
+    /// Reads the profiler's state until it has ended.
     fn watch(&self, running: &mut Running, progress: &str) -> Result<(Vec<Held>, u64)> {
         let (mut held, mut peak_rss_kib) = (Vec::<Held>::new(), 0);
         let started = Instant::now();

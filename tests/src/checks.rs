@@ -59,9 +59,9 @@ pub fn check_weights(recorded: &Recorded) -> Result<()> {
 
 /// The sum of the weights is within a tolerance of the scheduler's CPU time.
 ///
-/// Two things come on top of the tolerance, and are nothing on a machine of one's own. The sampling clock runs on
+/// Two allowances are added to the tolerance; on a machine used by nothing else both are zero. The sampling clock goes on
 /// while a hypervisor takes the CPU away; the scheduler's does not. And where events of whole CPUs hit other
-/// processes too, the target's part of the samples is itself drawn: 3.3 standard deviations are allowed for.
+/// processes too, the target's part of the samples is random: 3.3 standard deviations are allowed.
 pub fn check_weight_sum(recorded: &Recorded, tolerance: f64) -> Result<()> {
     let summary = &recorded.stats.summary;
     let (own, foreign) = (summary.samples as f64, summary.foreign_samples as f64);

@@ -27,13 +27,13 @@ pub struct Found {
     pub runs: usize,
     /// All intervals of the table hold the share of this run.
     pub this_run: f64,
-    /// Something is said of other runs.
+    /// The table makes a statement about other runs.
     pub long_run_told: f64,
     /// All intervals of the table hold the long-run share, of the runs where that is so.
     pub long_run: f64,
     /// The same for this run and total times: sums of functions, as nested callers have them.
     pub totals_this_run: f64,
-    /// And of the long run.
+    /// The same for the long run and total times.
     pub totals_long_run: f64,
     /// Width of the interval of this run over that of Wilson's pointwise one, in the mean over the functions by share.
     pub this_run_width: f64,

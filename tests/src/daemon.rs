@@ -74,7 +74,7 @@ impl Daemon {
         Ok(fs::write(self.settings(), text)?)
     }
 
-    /// Starts it where it was, and waits until it answers.
+    /// Starts it again in the same folder, and waits until it answers.
     pub fn start_again(&mut self) -> Result<()> {
         let words = ["--config".to_owned(), self.settings().display().to_string()];
         let mut running = start(&mut self.sweetspot.command("daemon", &words))?;
@@ -168,12 +168,12 @@ impl Daemon {
         self.ended()
     }
 
-    /// Waits until it has ended, and says how.
+    /// Waits until it has ended, and returns how.
     pub fn ended(&mut self) -> Result<Ended> {
         finish(self.running.take().context("it does not run")?)
     }
 
-    /// Files of the store, but for those that are being written or wait for their names.
+    /// Files of the store, except those that are being written or wait for names.
     pub fn files(&self) -> Result<Vec<PathBuf>> {
         let mut files = Vec::new();
         for day in fs::read_dir(self.store())?.flatten().filter(|day| day.path().is_dir()) {
@@ -186,7 +186,7 @@ impl Daemon {
         Ok(files)
     }
 
-    /// An error unless no event of its own is left.
+    /// Fails if any of its perf events is left.
     pub fn has_no_events(&self) -> Result<()> {
         let pid = self.pid()?;
         let events = fs::read_dir(format!("/proc/{pid}/fd"))?

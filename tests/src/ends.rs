@@ -28,9 +28,9 @@ pub struct Life {
     pub end_s: f64,
     /// Exit status.
     pub status: i32,
-    /// Windows that it had named for those before it, and those that waited for their names when it ended.
+    /// Windows of earlier daemons that it has named.
     pub recovered: u64,
-    /// The latter.
+    /// Windows that waited for names when it ended.
     pub unnamed: u64,
 }
 

@@ -43,7 +43,7 @@ impl Folded {
         Folded(stacks)
     }
 
-    /// The weight of all stacks that hold.
+    /// The weight of all stacks that satisfy a condition.
     pub fn weight_of(&self, holds: impl Fn(&Stack) -> bool) -> f64 {
         self.0.iter().filter(|stack| holds(stack)).map(|stack| stack.weight).sum()
     }

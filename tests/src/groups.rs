@@ -35,7 +35,7 @@ impl Group {
         self.0.to_string_lossy().into_owned()
     }
 
-    /// A command that moves into the group, or a folder below it that is made for it, before it becomes this one.
+    /// A command that moves into the group (or into a new group below it) before it executes this one.
     pub fn command(&self, below: &str, program: &Path, arguments: &[&str]) -> Result<Command> {
         let folder = self.0.join(below);
         fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
@@ -96,7 +96,7 @@ impl MemoryGroup {
         })
     }
 
-    /// Moves a process into it: what memory it finds from now on is the group's.
+    /// Moves a process into it: memory that it allocates from now on is charged to the group.
     pub fn take(&self, pid: u32) -> Result<()> {
         Ok(fs::write(self.folder.join("cgroup.procs"), pid.to_string())?)
     }

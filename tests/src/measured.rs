@@ -27,7 +27,7 @@ pub struct Used {
     pub succeeded: bool,
 }
 
-/// To be called first in `main`: where this process was started to measure a command, does that and exits.
+/// Call it first in `main`: if this process was started to measure a command, it does so and exits.
 pub fn measure_if_asked() -> Result<()> {
     let mut words = env::args_os().skip(1);
     if words.next().is_none_or(|first| first != FLAG) {

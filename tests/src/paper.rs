@@ -26,7 +26,7 @@ pub struct Line {
     pub what: String,
     /// The printed figure; `lost` where our copy lacks the equations.
     pub paper: String,
-    /// What comes out here.
+    /// The figure computed here.
     pub here: String,
     /// What was allowed.
     pub allowed: String,

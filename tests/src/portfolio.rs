@@ -17,7 +17,7 @@ use rounds::Rounds;
 pub const SHAPES: [&str; 4] = ["one large", "halves", "even", "many small"];
 /// Shapes that leave next to nothing to choose from, or far too much.
 const EXTREME_SHAPES: [&str; 2] = ["500 equal", "one of 95%"];
-/// One function, and five that the law counts once it has met them, if it does: 0.02% each.
+/// One function, and five of 0.02% each, which the law counts only once samples have hit them.
 const LONE_SHAPE: &str = "one of 99.9%";
 /// CPU time of a program (s).
 const CPU_S: [f64; 3] = [10.0, 60.0, 300.0];
@@ -173,7 +173,7 @@ impl Program {
         matches!(self.course, Course::Visits(0.0)) && SHAPES.contains(&self.shape)
     }
 
-    /// What makes it odd.
+    /// In which way it is unusual.
     pub fn kind(&self) -> String {
         match self.course {
             Course::Visits(_) if !SHAPES.contains(&self.shape) => self.shape.to_owned(),
@@ -224,7 +224,7 @@ impl Program {
         self.shares.iter().skip(phase).step_by(2).sum()
     }
 
-    /// The law of this program, knowing all.
+    /// The law for this program, with all its parameters known.
     pub fn law(&self) -> Law {
         let s = spread(self.shares.iter().copied(), TOP).expect("a program has functions");
         Law::new(Criterion::MeanAbsolute, s, self.overhead_s, self.cpu_s)
@@ -279,7 +279,7 @@ impl Program {
     }
 }
 
-/// A program on its way, and the clock that samples it.
+/// A running program, and the clock that samples it.
 struct Walk<'p> {
     program: &'p Program,
     rng: fastrand::Rng,

@@ -30,7 +30,7 @@ struct Recipe {
     flags: &'static [&'static str],
 }
 
-/// No call of these programs may vanish from the stacks.
+/// Flags that keep all calls in the stacks.
 const WHOLE: &str = "-fno-optimize-sibling-calls";
 
 const fn recipe(
@@ -42,7 +42,7 @@ const fn recipe(
     Recipe { name, source, compiler, flags }
 }
 
-/// A library's function stays a call.
+/// Flags that keep calls of library functions.
 const NO_BUILTIN: &str = "-fno-builtin";
 const FRAMES: [&str; 2] = ["-fno-omit-frame-pointer", "-mno-omit-leaf-frame-pointer"];
 const DEBUG_FRAME: [&str; 5] =
@@ -207,7 +207,7 @@ fn fingerprint(recipe: &Recipe) -> Result<String> {
     Ok(format!("{:016x}", hasher.finish()))
 }
 
-/// Compiles aside and renames, since several tests may ask for one program at once.
+/// Compiles to a temporary file and renames it, since several tests may request one program at once.
 fn build(recipe: &Recipe, folder: &Path, path: &Path) -> Result<()> {
     let Some(compiler) = find_in_path(recipe.compiler) else {
         bail!("building {} needs `{}`: {}", recipe.name, recipe.compiler, how_to_get(recipe.compiler));

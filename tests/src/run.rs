@@ -19,7 +19,7 @@ use crate::programs::{copy_program, program, target_folder, workspace_folder};
 use crate::stats::Stats;
 use crate::truth::Truth;
 
-/// No run of these tests takes longer; one that does hangs, and is ended.
+/// Longest time of a run in these tests; a longer one hangs, and is killed.
 const PATIENCE: Duration = Duration::from_secs(240);
 
 /// The profiler under test: `$SWEETSPOT`, or this workspace's own release build, brought up to date first.
@@ -46,7 +46,7 @@ fn build_sweetspot() -> Result<PathBuf> {
     Ok(target_folder().join("release/sweetspot"))
 }
 
-/// What a command left when it ended.
+/// The result of a command.
 #[derive(Debug)]
 pub struct Ended {
     /// Exit status; 128 + n where signal n ended it.
@@ -175,7 +175,7 @@ impl Sweetspot {
         self
     }
 
-    /// Another one than is under test.
+    /// Uses another binary than the one under test.
     pub fn with_binary(self, binary: PathBuf) -> Sweetspot {
         Sweetspot { binary, ..self }
     }

@@ -20,7 +20,7 @@ pub fn perf_python() -> Option<PathBuf> {
     find_in_path("python3").into_iter().chain(found).find(tells)
 }
 
-/// Removes the lists of programs that have ended: the next of their number would append to them.
+/// Removes the perf maps of programs that have ended: the next process with the same id would append to them.
 pub fn remove_perf_maps() {
     let maps = fs::read_dir("/tmp").into_iter().flatten().flatten();
     let is_map =

@@ -19,24 +19,24 @@ impl Figure {
         Figure { mean, se }
     }
 
-    /// One less the other, errors being independent.
+    /// The difference, for independent errors.
     pub fn minus(self, other: Figure) -> Figure {
         Figure { mean: self.mean - other.mean, se: self.se.hypot(other.se) }
     }
 
-    /// As many times as much.
+    /// Multiplied by a factor.
     pub fn scaled(self, factor: f64) -> Figure {
         Figure { mean: self.mean * factor, se: self.se * factor.abs() }
     }
 
-    /// One over the other, errors being independent.
+    /// The ratio, for independent errors.
     pub fn over(self, other: Figure) -> Figure {
         let mean = self.mean / other.mean;
         Figure { mean, se: mean.abs() * (self.se / self.mean).hypot(other.se / other.mean) }
     }
 }
 
-/// The mean of figures that are equally good, and what their own errors make of it.
+/// The mean of equally good figures, with its error from theirs.
 pub fn mean_of(figures: &[Figure]) -> Figure {
     let n = figures.len() as f64;
     let squares: f64 = figures.iter().map(|figure| figure.se.powi(2)).sum();

@@ -33,7 +33,7 @@ pub struct Summary {
     pub target_cpu_s: f64,
     /// CPU time that sampling added, taken out of the functions' (s).
     pub sampling_cpu_s: f64,
-    /// CPU time that is in no function, since no sample could stand for it (s).
+    /// CPU time that is in no function, since no sample could cover it (s).
     #[serde(default)]
     pub not_sampled_cpu_s: f64,
     /// Sum of the weights before they were reconciled with the scheduler's figure (s).
@@ -76,7 +76,7 @@ pub struct Summary {
     pub budget_ratio: f64,
     /// Share of the target's CPU time by which sampling slowed it.
     pub slowdown_ratio: f64,
-    /// What it may be.
+    /// Its bound.
     pub slowdown_budget_ratio: f64,
     /// The profiler's own CPU time, as a share of one CPU.
     pub own_cpu_ratio: f64,

@@ -6,7 +6,7 @@ use anyhow::{Context, Result};
 
 use crate::slope::Figure;
 
-/// Where in the tick's period an interruption begins that is one by a tick (ns around the usual place).
+/// An interruption is a tick's if it begins within this of the usual place in the tick's period (ns).
 const NEAR_NS: f64 = 5_000.0;
 /// Fewer pieces have no middle.
 const LEAST_PIECES: usize = 30;
@@ -42,8 +42,8 @@ pub fn tick_ns() -> Result<f64> {
     Ok(tick.tv_nsec() as f64)
 }
 
-/// Whether an interruption that began at such a time (ns) was one by a tick, which come at one place of their period: that of most of
-/// these.
+/// Whether an interruption that began at a given time (ns) was a tick's. Ticks come at a fixed place of their period, where most of
+/// these interruptions are.
 pub fn at_the_tick(known_ns: impl Iterator<Item = f64>, tick_ns: f64) -> impl Fn(f64) -> bool {
     let from = move |at: f64, place: f64| (at - place + tick_ns / 2.0).rem_euclid(tick_ns) - tick_ns / 2.0;
     let known: Vec<f64> = known_ns.map(|at| at.rem_euclid(tick_ns)).collect();
@@ -56,8 +56,8 @@ pub fn at_the_tick(known_ns: impl Iterator<Item = f64>, tick_ns: f64) -> impl Fn
     move |at| from(at, place).abs() < NEAR_NS
 }
 
-/// The median of what pieces took (ns): neighbours on the machine hit some of them, and not all. Its error is by the quartiles, as
-/// if the times were normal.
+/// The median length of pieces of work (ns): other load on the machine disturbs only some of them. Its error is computed from the
+/// quartiles, assuming a normal distribution.
 ///
 /// # Errors
 /// There are too few.

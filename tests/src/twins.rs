@@ -24,13 +24,13 @@ const TRIAL: Duration = Duration::from_millis(500);
 /// Time that the twin has to end.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Twins that work at what an interpreter and its libraries do.
+/// Twins that run typical work of an interpreter and its libraries.
 pub const REAL: &str = "twins.py";
 
 /// The file of the knobs, in the twins' folder.
 const KNOBS: &str = "knobs";
 
-/// Writes them as one piece: the twin may read at any time.
+/// Writes them atomically: the twin may read at any time.
 fn write_knobs(folder: &Path, Knobs { duty, depth, threads }: Knobs) -> Result<()> {
     let mut file =
         fs::OpenOptions::new().create(true).truncate(false).write(true).open(folder.join(KNOBS))?;
@@ -127,7 +127,7 @@ impl Twins {
         Twins::with_iterations(Work { kind: "steps", ..work }, iterations, Some(knobs))
     }
 
-    /// From their next turn on they do something else.
+    /// Changes what they do from their next turn on.
     pub fn turn(&self, knobs: Knobs) -> Result<()> {
         write_knobs(self.folder.path(), knobs)
     }
@@ -186,7 +186,7 @@ pub fn excess(turns: &[Turn]) -> Option<Figure> {
     Some(Figure { mean: found.ratio, se: found.se })
 }
 
-/// Without the pairs of turns of which something else than samples disturbed one.
+/// Leaves out pairs of turns of which one was disturbed by something other than samples.
 pub fn calm(turns: &[Turn]) -> Vec<Turn> {
     let times: Vec<twins::Turn> = turns.iter().map(Turn::times).collect();
     twins::undisturbed(&times).into_iter().map(|at| turns[at]).collect()

@@ -32,7 +32,7 @@ const KINDS: [(&str, &str, u64); 5] = [
 const LATE: &str = "late";
 /// How far the reported worst second may be from the measured one.
 const SAID: f64 = 0.15;
-/// What any ten seconds may cost of a budget.
+/// The part of a budget that any ten seconds may cost.
 const WORST_10S: f64 = 1.05;
 const SPAN_S: f64 = 10.0;
 /// Time between two readings of the profiler's CPU time.
@@ -49,13 +49,13 @@ struct Cost {
     budget_ratio: f64,
 }
 
-/// One run by the stopwatch, and by the profiler.
+/// One run, as measured and as the profiler reports.
 #[derive(Serialize)]
 struct Run {
     /// Extra time of the sampled process (ratio to its twin's time).
     slowdown: Cost,
     slowdown_se_ratio: f64,
-    /// What ten unsampled seconds differ by (ratio).
+    /// By how much ten unsampled seconds differ (ratio).
     noise_10s_ratio: f64,
     /// CPU time of the profiler while it was attached, as a share of one CPU.
     own: Cost,
@@ -110,7 +110,7 @@ fn measure(kind: &'static str, work: Work) -> Result<Found> {
     Ok(found)
 }
 
-/// A run, with unsampled stretches around it.
+/// Runs the profiler once, with unsampled time before and after.
 fn measure_once(work: Work, calibrated: bool) -> Result<Run> {
     let seconds = option("--seconds", 24.0)?;
     let quiet_s = seconds * UNSAMPLED;

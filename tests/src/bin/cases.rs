@@ -13,7 +13,7 @@ use tests::experiment::{option, percent, print, progress};
 use tests::guards::{Sysctl, is_root};
 use tests::runtimes::remove_perf_maps;
 
-/// What was found of a row.
+/// The findings for a row.
 #[derive(Serialize)]
 struct Row {
     name: &'static str,

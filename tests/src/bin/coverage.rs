@@ -13,9 +13,9 @@ use tests::coverage::{Case, Found, shapes};
 use tests::experiment::{option, print, progress, row};
 
 const BOUTS_MS: [f64; 9] = [0.2, 1.0, 5.0, 20.0, 100.0, 500.0, 3_000.0, 10_000.0, 30_000.0];
-/// Visits that all last as long, in random order.
+/// Visits of equal length, in random order.
 const ALIKE_MS: [f64; 2] = [5.0, 50.0];
-/// Rounds in sampling periods: in resonance with them, nearly, and not.
+/// Lengths of rounds, in sampling periods: in resonance with them, nearly so, and not.
 const ROUNDS: [f64; 7] = [0.3, 0.5, 0.75, 1.0, 1.25, 2.0, 3.0];
 const RUNS_S: [f64; 6] = [0.5, 1.2, 3.0, 10.0, 60.0, 300.0];
 

@@ -89,7 +89,7 @@ impl Division {
     }
 }
 
-/// What the daemon counted until now.
+/// The daemon's counts so far.
 struct Look {
     targets: usize,
     samples: f64,

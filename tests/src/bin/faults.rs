@@ -26,24 +26,24 @@ use tests::run::start;
 use tests::verdict::{Verdict, ensure_none_fails};
 
 const TARGETS: [&str; 3] = ["web", "db", "cache"];
-/// Time that a window has to be answered in (s).
+/// Timeout for the answer to a window (s).
 const TIMEOUT_S: u64 = 3;
-/// Until all that waits has arrived: more than the longest pause between two attempts.
+/// Time until all pending windows have arrived: more than the longest pause between two attempts.
 const PATIENCE: Duration = Duration::from_secs(600);
 
 #[derive(Serialize)]
 struct Found {
     minutes: u64,
-    /// How often each fault was on; the ends of each side.
+    /// How often each fault was active, and how often each side was ended.
     faults: BTreeMap<Fault, u64>,
     backend_killed: u64,
     service_killed: u64,
-    /// Windows in the store, and requests that the backend took.
+    /// Windows in the store, and requests that the backend accepted.
     windows: usize,
     arrived: usize,
     /// Windows with fewer samples at the backend than in the store.
     missing: usize,
-    /// Windows with more of them, where an answer was lost, and where none was.
+    /// Windows with more samples at the backend: where an answer was lost, and where none was.
     twice_unanswered: usize,
     twice: usize,
     /// Windows that the service reports as refused or dropped.
@@ -92,7 +92,7 @@ fn main() -> Result<()> {
     report(&found)
 }
 
-/// What went wrong until now.
+/// The faults so far.
 struct Day {
     faults: BTreeMap<Fault, u64>,
     backend_killed: u64,

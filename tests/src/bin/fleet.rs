@@ -27,9 +27,9 @@ use tests::run::start;
 use tests::verdict::{Verdict, ensure_none_fails};
 
 const WINDOW_S: u32 = 5;
-/// A rate settles within that.
+/// Time within which a rate settles.
 const SETTLED: Duration = Duration::from_secs(20);
-/// Two scrapes and two questions of a minute each.
+/// Time for two scrapes and two queries, of a minute each.
 const KNOWN: Duration = Duration::from_secs(240);
 /// Shares of the functions of `mix`.
 const SHARES: [f64; 8] = [0.40, 0.25, 0.15, 0.08, 0.05, 0.04, 0.02, 0.01];
@@ -45,12 +45,12 @@ struct Found {
     /// Samples per CPU-second of each replica, alone and as one of the fleet.
     alone_hz: Vec<f64>,
     together_hz: Vec<f64>,
-    /// Replicas as each daemon was told.
+    /// Replicas according to each daemon.
     told: Vec<f64>,
     /// Errors of the functions' shares (root mean square) in windows of one replica alone, and in those of all together.
     alone_error: f64,
     together_error: f64,
-    /// Windows that these are of.
+    /// Number of windows behind these errors.
     alone_windows: usize,
     together_windows: usize,
 }
@@ -90,7 +90,7 @@ fn main() -> Result<()> {
     })
 }
 
-/// What was seen for a while.
+/// Observations over a period of time.
 struct Seen {
     /// Samples per CPU-second.
     rates_hz: Vec<f64>,
@@ -156,7 +156,7 @@ impl Fleet {
         self.reload(&format!("[fleet]\nprometheus = \"http://{}\"\n", self.prometheus))
     }
 
-    /// Each is a fleet of one again.
+    /// Makes each daemon a fleet of one again.
     fn part(&self) -> Result<()> {
         self.reload("")
     }

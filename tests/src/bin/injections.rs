@@ -11,10 +11,10 @@ use tests::experiment::{option, print, progress, row};
 use tests::guards::is_root;
 use tests::injections::{Server, attach_often};
 
-/// Memory that a server may have more of at the end (KiB): its own caches fill.
+/// By how much a server's memory may grow (KiB): its own caches fill.
 const MOST_GROWTH_KIB: u64 = 16 << 10;
 
-/// Share of the times that it has to work.
+/// Share of the attempts that must succeed.
 const LEAST_ATTACHED: f64 = 0.99;
 /// A process that used this much CPU time while attached must have samples (s).
 const BUSY_S: f64 = 0.2;

@@ -34,7 +34,7 @@ struct Found {
     samples: u64,
     /// What the law asks for at this CPU time, or the budget of the slowdown allows where that is less.
     wanted: f64,
-    /// What other profilers took by their defaults.
+    /// Samples that other profilers took with their defaults.
     peers: Vec<(&'static str, u64)>,
     /// By how much the samples' weights miss the scheduler's CPU time, while it was sampled.
     weights_off_ratio: f64,
@@ -284,7 +284,7 @@ fn rustc(folder: &Path, _: f64) -> Result<Found> {
     record("rustc", &["rustc", "--edition", "2021", "-O", "--out-dir", &folder, &source])
 }
 
-/// Over before most profilers have begun.
+/// A program that ends before most profilers have started.
 fn rustc_short(folder: &Path, _: f64) -> Result<Found> {
     let source = folder.join("short.rs");
     fs::write(&source, "fn main() { println!(\"{:?}\", std::env::args().collect::<Vec<_>>()); }")?;

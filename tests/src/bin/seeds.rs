@@ -171,7 +171,7 @@ fn expressions(seeds: &Seeds) -> Result<()> {
     Ok(())
 }
 
-/// Objects with their other halves, in a file for each unit and in a package.
+/// Objects with their split debug information, in a file for each unit and in a package.
 fn split(seeds: &Seeds) -> Result<()> {
     let folder = tempfile::tempdir()?;
     let run = |program: &str, arguments: &[&str]| -> Result<()> {
@@ -209,7 +209,7 @@ fn split(seeds: &Seeds) -> Result<()> {
     Ok(())
 }
 
-/// Sections of an object behind their lengths, but for the last.
+/// Sections of an object, each but the last after its length.
 fn sections(object: &Path, names: &[&str]) -> Result<Vec<u8>> {
     let bytes = fs::read(object)?;
     let object = object::File::parse(&bytes[..])?;

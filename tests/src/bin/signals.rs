@@ -174,7 +174,7 @@ fn judge(cell: Cell, said: &str, summary: &Summary) -> Result<Cost> {
     })
 }
 
-/// Work by the second of a program that is alone, is sampled, and has lost its profiler.
+/// Work in each second of a program that runs alone, is sampled, and has lost its profiler.
 fn killed() -> Result<Killed> {
     const EACH: usize = 10;
     progress("a profiler that is killed");

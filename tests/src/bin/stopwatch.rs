@@ -24,12 +24,12 @@ const OVERHEADS: [f64; 3] = [0.01, 0.03, 0.10];
 /// How far the cost of a sample may be off, and a run's own account of its overhead.
 const COST_GOAL: f64 = 0.10;
 const ACCOUNT_GOAL: f64 = 0.15;
-/// Standard errors beyond the goal from which a figure is off: of some fifty comparisons, two would cry wolf at two.
+/// Standard errors beyond the goal from which a figure counts as off: at two, some two of fifty comparisons would be false alarms.
 const CERTAIN: f64 = 3.0;
 /// Frames and bytes assumed before the first run, to choose a rate: a program of depth D has a few more frames.
 const START_UP_FRAMES: f64 = 5.0;
 const BYTES_PER_FRAME: f64 = 48.0;
-/// What stacks of the script are taken to have.
+/// Frames and bytes assumed for the script's stacks.
 const REAL_FRAMES: u64 = 20;
 /// Assumed own CPU time of the profiler for a sample (µs).
 const OWN_US: f64 = 5.0;
@@ -51,7 +51,7 @@ struct Place {
     profiler: usize,
 }
 
-/// A figure said over the same measured.
+/// A reported figure, over the measured one.
 #[derive(Serialize)]
 struct Compared {
     said: f64,
@@ -66,7 +66,7 @@ struct Found {
     cell: Cell,
     /// As calibrated, for this kind of work.
     calibrated_us: Option<Compared>,
-    /// As the runs say.
+    /// As the runs report.
     cost_us: Compared,
     /// At each of the overheads.
     overhead_ratio: Vec<Compared>,
@@ -191,7 +191,7 @@ fn calibrated_cost(costs: &Value, runs: &[Run]) -> Result<Figure> {
     Ok(Figure { mean: mean("mean_ns")?, se: mean("se_ns")? })
 }
 
-/// The rates that should make the overheads.
+/// The rates that should cause these overheads.
 fn rates(cell: Cell, model: &Value) -> Result<[f64; 3]> {
     let ns = |cost: &str| model[cost]["mean_ns"].as_f64().with_context(|| format!("no {cost}"));
     let frames = cell.depth as f64 + START_UP_FRAMES;

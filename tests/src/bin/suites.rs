@@ -12,7 +12,7 @@ use serde::Serialize;
 use tests::experiment::{option, print, progress, row};
 use tests::suites::{self, Blame, Suite, blame};
 
-/// Rounds, both ways, by which a failure is judged that came in the first.
+/// Rounds, both ways, by which a failure of the first round is judged.
 const ROUNDS: usize = 3;
 
 #[derive(Serialize)]

@@ -25,7 +25,7 @@ use tests::verdict::{Verdict, ensure_none_fails};
 
 const SET_UP_S: u64 = 20;
 const BOUND: f64 = 0.01;
-/// What stays: its name, and the CPU time that it wants of every second.
+/// The permanent services: name, and CPU time used in each second.
 const STEADY: [(&str, &str); 3] = [("steady-a", ".4"), ("steady-b", ".1"), ("steady-c", ".03")];
 /// The first of the users that the parts of the mix run as.
 const FIRST_USER: u32 = 44_001;
@@ -62,7 +62,7 @@ struct Found {
     samples: f64,
     /// CPU time that the kernel charged to programs that can be targets (s).
     busy_s: f64,
-    /// That of all targets, to it.
+    /// CPU time of all targets, over it.
     sum_ratio: f64,
     /// Targets that the kernel accounts for: counted CPU time over what was charged.
     accounts: BTreeMap<String, f64>,

@@ -173,7 +173,7 @@ fn judge(
     })
 }
 
-/// How often each matter of style was met.
+/// How often each matter of style occurred.
 fn styles(name: &str, verdicts: &[Verdict]) -> Vec<String> {
     let mut counts = BTreeMap::<&str, usize>::new();
     for verdict in verdicts {

@@ -9,7 +9,7 @@ use tempfile::{TempDir, TempPath};
 use crate::programs::{find_in_path, source};
 use crate::runtimes::perf_python;
 
-/// What shell commands make in a folder of its own, and the command that runs there.
+/// Shell commands that make a target in a new folder, and the command that runs there.
 #[derive(Clone, Copy, Debug)]
 pub struct Made {
     /// Commands that must be installed, and Debian's packages that have them.

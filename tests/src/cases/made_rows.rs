@@ -8,7 +8,7 @@ type Needs = &'static [(&'static str, &'static str)];
 const CC: (&str, &str) = ("cc", "gcc");
 const BINUTILS: Needs = &[CC, ("objcopy", "binutils")];
 
-/// What only debug information knows.
+/// Functions that only debug information names.
 const INLINED: &[&str] = &["main", ANY, "caller_of_inlined", "inlined1", "inlined2"];
 
 const fn made(

@@ -69,7 +69,7 @@ pub struct Case {
     pub has_jitdump: bool,
 }
 
-/// Nothing is known of it.
+/// A row of which nothing is known.
 const NOTHING_KNOWN: Case = Case {
     name: "",
     target: Target::Command("true", &[]),
@@ -148,7 +148,7 @@ impl Case {
         if self.leaf.is_empty() { COMPLETE_OF_MANY } else { COMPLETE }
     }
 
-    /// Looks at a recording.
+    /// Evaluates a recording.
     pub fn look_at(&self, recording: &Recording) -> Found {
         let stacks = &recording.stacks;
         let all = stacks.weight_of(|_| true);

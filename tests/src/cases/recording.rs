@@ -138,7 +138,7 @@ fn number(value: &Value) -> Option<usize> {
     value.as_u64().and_then(|number| usize::try_from(number).ok())
 }
 
-/// The names beside a profile of samply's, by library and relative address: the innermost inlined call first.
+/// The names that samply stores beside its profile, by library and relative address: the innermost inlined call first.
 struct Names(BTreeMap<(String, u64), Vec<String>>);
 
 impl Names {

@@ -23,7 +23,7 @@ const fn command(name: &'static str, command: &'static str, words: &'static [&'s
     Case { name, target, ..NOTHING_KNOWN }
 }
 
-/// Those whose programs are kept.
+/// The rows whose programs are kept between runs.
 pub(super) const ROWS: &[Case] = &[
     program(".eh_frame and its index", "stacks", "plain", "leaf", LEVELS),
     program(".eh_frame without its index", "stacks_no_index", "plain", "leaf", LEVELS),

@@ -27,7 +27,7 @@ const PATIENCE: Duration = Duration::from_secs(20);
 /// Requests over one connection.
 const PER_CONNECTION: u64 = 500;
 
-/// What they have seen.
+/// What the clients have observed.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Asked {
     /// Requests.
@@ -173,7 +173,7 @@ fn slowest_us(told: &str) -> Option<u64> {
     whole.lines().filter_map(|line| line.split(' ').nth(2)?.parse().ok()).max()
 }
 
-/// Adds up lines such as `progress: 2.0 s, 149.0 tps, lat 1.254 ms stddev 0.427, 0 failed`.
+/// Sums up lines such as `progress: 2.0 s, 149.0 tps, lat 1.254 ms stddev 0.427, 0 failed`.
 fn counted(told: &str) -> Result<Asked> {
     let mut asked = Asked::default();
     for line in told.lines() {

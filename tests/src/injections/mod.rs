@@ -38,14 +38,14 @@ pub struct Found {
     pub left_behind: Vec<String>,
     /// Resident memory then and now (KiB).
     pub rss_kib: [u64; 2],
-    /// Whether it ended well when it was told to.
+    /// Whether it ended properly when asked to.
     pub ended_well: bool,
 }
 
 /// What was seen of one of its processes.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
 pub struct Process {
-    /// Its number.
+    /// Its process id.
     pub pid: u32,
     /// CPU time that it used while it was attached to (s).
     pub cpu_s: f64,

@@ -57,7 +57,7 @@ pub struct Recording {
 pub struct LoadedFile {
     /// Its path.
     pub path: String,
-    /// What is left of it.
+    /// Its reduced content.
     pub bytes: Vec<u8>,
     image: Option<Arc<ElfImage>>,
 }

@@ -76,7 +76,7 @@ pub struct Given {
     pub pid: u32,
 }
 
-/// What was counted on the way.
+/// Counts of a replay.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     /// Records of any kind.
@@ -109,7 +109,7 @@ pub struct Replayed {
     pub aggregate: Aggregate,
     /// The processes they refer to.
     pub processes: Vec<ProcessInfo>,
-    /// What else there was.
+    /// The counts.
     pub counts: Counts,
 }
 

@@ -12,7 +12,7 @@ use super::crowd::Crowd;
 
 /// Mean length of a step; the daemon draws each (ns).
 const TICK_NS: u64 = 100_000_000;
-/// The rings are looked at this often where a sample's cost could jump (ns).
+/// Time between two reads of the rings where a sample's cost could jump (ns).
 const LOOK_NS: u64 = 25_000_000;
 /// Most clocks that are redrawn in a step.
 const REDRAWS_AT_ONCE: u64 = 64;
@@ -45,7 +45,7 @@ pub struct Day {
     pub noise_ratio: f64,
     /// The profiler's own CPU time.
     pub own: OwnCosts,
-    /// Of the random numbers.
+    /// Seed of the random numbers.
     pub seed: u64,
 }
 
@@ -139,7 +139,7 @@ pub fn run_day(day: &Day) -> DayOutcome {
     run.outcome()
 }
 
-/// What a step truly brought.
+/// What really happened in a step.
 #[derive(Default)]
 struct StepTotals {
     cpu_ns: f64,
@@ -281,7 +281,7 @@ impl<'a> Run<'a> {
         self.now_ns += LOOK_NS;
     }
 
-    /// Whether the other way to attach is the cheaper one; returns the switches that the events made dearer.
+    /// Changes to the other way to attach if it is cheaper; returns the context switches that the events made more expensive.
     fn each_second(&mut self, step: &mut StepTotals) -> u64 {
         self.next_second_ns = self.now_ns + SECOND_NS;
         let costs = &self.day.costs;

@@ -110,7 +110,7 @@ struct Books {
 }
 
 impl Books {
-    /// `spent_ns` up to `at_s`, where `granted_ns` were to be spent.
+    /// Notes `spent_ns` up to `at_s`, of a budget of `granted_ns`.
     fn book(&mut self, at_s: f64, spent_ns: f64, granted_ns: f64) {
         self.last_ten.push_back((at_s - self.last_s, spent_ns, granted_ns));
         self.last_s = at_s;

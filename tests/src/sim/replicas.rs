@@ -15,7 +15,7 @@ pub struct Service {
     pub replicas: usize,
     /// What each does; of the load of its first phase, between half and all.
     pub scenario: Scenario,
-    /// How often each hears how much CPU time all of them use (s), and of the time until then.
+    /// How often each learns the CPU time that all of them used since the last time (s).
     pub asked_every_s: f64,
     /// Share of the replicas that end each time, and others begin.
     pub churn_ratio: f64,
@@ -89,7 +89,7 @@ impl<'s> Replica<'s> {
         }
     }
 
-    /// Hears what all use, which is `fleet_cpus` over the last `range_s`.
+    /// Learns that all replicas used `fleet_cpus` over the last `range_s`.
     fn hear(&mut self, fleet_cpus: f64, now_s: f64, range_s: f64) {
         let cpu_s = std::mem::take(&mut self.cpu_s);
         let present_s = (now_s - self.from_s).clamp(1.0, range_s);

@@ -230,7 +230,7 @@ impl Tally {
 }
 
 impl Outcome {
-    /// The bands that the run left, each with its value.
+    /// The bands that the run violated, each with its value.
     pub fn violations(&self, scenario: &Scenario) -> Vec<String> {
         let bands = &scenario.bands;
         let at_most = |name: &str, value: f64, most: f64| {

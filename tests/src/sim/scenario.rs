@@ -4,7 +4,7 @@ use profiler_core::rate::model::{Criterion, optimum_rate_hz, spread};
 use profiler_core::rate::ratio_at_optimum;
 use serde::Deserialize;
 
-/// A script and what has to come of it.
+/// A script and the bands that its results must stay within.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Scenario {

@@ -3,7 +3,7 @@
 /// A span; its end is outside.
 pub(super) type Span = (u64, u64);
 
-/// Spans in order that share nothing.
+/// Disjoint time ranges, in order.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Spans(Vec<Span>);
 
@@ -22,7 +22,7 @@ impl Spans {
         Spans(joined)
     }
 
-    /// What of these is in none of the others.
+    /// The part of these that none of the others covers.
     pub(super) fn without(&self, others: &Spans) -> Spans {
         let mut left = Vec::new();
         for &(start, to) in &self.0 {
@@ -40,12 +40,12 @@ impl Spans {
         Spans(left)
     }
 
-    /// They, in order.
+    /// The ranges, in order.
     pub(super) fn iter(&self) -> impl Iterator<Item = Span> {
         self.0.iter().copied()
     }
 
-    /// Time in all of them.
+    /// Their total length.
     pub(super) fn length_ms(&self) -> u64 {
         self.iter().map(|(from, to)| to - from).sum()
     }

@@ -28,13 +28,13 @@ pub(super) enum Fault {
     Stop,
     /// Its settings change.
     Reload,
-    /// Its settings change into nonsense.
+    /// Its settings become invalid.
     BadReload,
     /// The disk is full for a minute.
     FullDisk,
     /// A target is killed.
     KillTarget,
-    /// A target stands still for a while.
+    /// A target is stopped for a while.
     StopTarget,
     /// A byte of a stored file changes.
     Damage,
@@ -78,7 +78,7 @@ const STILL_MS: u64 = 20_000;
 /// How long it may take until settings are read.
 const READ: Duration = Duration::from_secs(10);
 
-/// What ends later.
+/// Faults that end later.
 enum After {
     Room(PathBuf),
     Continue(&'static str),
@@ -94,7 +94,7 @@ pub(super) struct Faults {
     record: Record,
 }
 
-/// What faults are done to.
+/// What faults act on.
 pub(super) struct Victims<'v> {
     /// The daemon.
     pub(super) service: &'v mut Service,

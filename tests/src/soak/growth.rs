@@ -15,7 +15,7 @@ pub(super) struct Growth {
 
 const HOUR_MS: f64 = 3_600_000.0;
 const MINUTE_MS: u64 = 60_000;
-/// Fewer minutes tell nothing of a slope.
+/// Fewest minutes for a slope.
 const FEWEST: usize = 5;
 
 /// The growth of values at moments (ms), averaged by the minute so that each minute counts the same.

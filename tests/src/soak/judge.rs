@@ -13,7 +13,7 @@ use super::spent;
 /// A line of the table.
 #[derive(Clone, Debug, Serialize)]
 pub struct Line {
-    /// What has to hold.
+    /// The requirement.
     pub what: String,
     /// What was found.
     pub found: String,
@@ -29,7 +29,7 @@ pub(super) fn line(what: impl Into<String>, found: impl Into<String>, holds: boo
 const MOST_KIB_HOUR: f64 = 4096.0;
 const MOST_DESCRIPTORS_HOUR: f64 = 8.0;
 const WARM_UP_MS: u64 = 600_000;
-/// An end in good order takes no longer.
+/// Longest time for a regular end.
 const END_MS: u64 = 2_000;
 /// How far the share of a function may be from what the program does.
 const MOST_OFF: f64 = 0.03;
@@ -45,13 +45,13 @@ impl<'r> Run<'r> {
         events.iter().filter(move |event| event["kind"] == kind)
     }
 
-    /// Polls by the daemon's process: each is a life with counters of its own.
+    /// Polls by the daemon's process: each process has its own counters.
     pub(super) fn lives(&self) -> Vec<Vec<&'r Value>> {
         let polls: Vec<&Value> = self.of("poll").collect();
         polls.chunk_by(|a, b| a["pid"] == b["pid"]).map(<[&Value]>::to_vec).collect()
     }
 
-    /// How much a counter of the store went up, in all lives.
+    /// By how much a counter of the store rose, over all processes of the daemon.
     pub(super) fn counted(&self, key: &str) -> u64 {
         let last = |life: &Vec<&Value>| life.last().and_then(|poll| poll["status"]["store"][key].as_u64());
         self.lives().iter().filter_map(last).sum()
@@ -80,7 +80,7 @@ pub(super) fn judge(record: &[Value]) -> Result<Vec<Line>> {
     Ok(lines)
 }
 
-/// Memory and descriptors of the lives that were long enough.
+/// Memory and descriptors of the daemon's processes that lived long enough.
 fn grown(run: &Run<'_>) -> Vec<Line> {
     let mut lines = Vec::new();
     for life in run.lives() {
@@ -159,7 +159,7 @@ fn damage(run: &Run<'_>) -> Line {
     )
 }
 
-/// How many files a line speaks of: some by name, and how many more there are.
+/// The number of files that a line reports: some by name, and a count of the others.
 fn told(said: &str) -> usize {
     let more = said.rsplit_once(" and ").and_then(|(_, more)| more.strip_suffix(" more")?.parse().ok());
     said.matches(".pb.gz (").count() + more.unwrap_or(0)

@@ -9,21 +9,21 @@ use super::cover::{Span, Spans, shared_ms};
 use super::judge::{Line, Run, at_ms, line};
 use super::spent::targets;
 
-/// Two clocks are read one after the other, one of them is slewed, and names are rounded.
+/// Tolerance for clocks: two are read one after the other, one of them is slewed, and file names are rounded.
 const CLOCKS_MS: u64 = 20;
-/// A window is ended once a second, and a loaded machine is late.
+/// Tolerance for the end of a window: windows are ended once a second, and later on a loaded machine.
 const LATE_MS: u64 = 3_000;
-/// Between the end of a target's process and the first sample of the next one.
+/// Time between the end of a target's process and the first sample of the next one.
 const AGAIN_MS: u64 = 6_000;
 /// Overlap of two ways to sample when the settings change the way; the wall-clock time of a file may be off by as much.
 const RESAMPLED_MS: u64 = 500;
 /// Time after a start until all targets are attached to.
 const POLL_MS: u64 = 6_000;
 
-/// What was lost, by why.
+/// Lost time, by cause.
 #[derive(Default)]
 struct Lost {
-    /// With the longest window that was open then.
+    /// Kills, each with the longest window that was open then.
     kills: Vec<(u64, u64)>,
     restarts: u64,
     dropped: Vec<u64>,
@@ -129,7 +129,7 @@ fn windows(run: &Run<'_>) -> BTreeMap<String, Vec<Span>> {
     kept
 }
 
-/// Why a piece of time is missing.
+/// Why a time range is missing.
 fn sort_out(run: &Run<'_>, target: &str, (from, to): Span, lost: &mut Lost) {
     let near = |kind: &'static str, of: &'static str, before_ms: u64, after_ms: u64| {
         let target = target.to_owned();

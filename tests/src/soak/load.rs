@@ -40,7 +40,7 @@ const KINDS: &[Kind] = &[
     Kind { name: BURSTY, words: &["busy"], levels: &[10, 20, 40] },
     Kind { name: "named", words: &["busy"], levels: SHARES },
 ];
-/// Everything that belongs to none of the others.
+/// The target of all other processes.
 pub(super) const REST: &str = "rest";
 
 /// One of them.
@@ -189,7 +189,7 @@ impl Load {
         Ok(())
     }
 
-    /// One that can be killed or stopped.
+    /// A target that may be killed or stopped.
     pub(super) fn any(&self, random: &mut Rng) -> &'static str {
         self.targets[random.usize(..self.targets.len())].kind.name
     }

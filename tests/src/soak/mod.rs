@@ -148,7 +148,7 @@ fn notable(log: &str) -> Vec<&str> {
     log.lines().filter(|line| !line.trim_start().starts_with("INFO")).collect()
 }
 
-/// What was done last when.
+/// When each periodic task was last done.
 #[derive(Default)]
 struct Clock([Option<Instant>; 4]);
 

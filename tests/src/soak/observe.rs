@@ -33,7 +33,7 @@ impl Observer {
         Observer { record, files: BTreeSet::new(), damaged: BTreeSet::new() }
     }
 
-    /// Looks at the process, and asks how it is.
+    /// Reads the state of the process, and requests the status.
     pub(super) fn poll(&self, service: &Service) {
         let Some(pid) = service.pid() else { return };
         let begun = Instant::now();

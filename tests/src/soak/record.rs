@@ -20,12 +20,12 @@ impl Record {
         Ok(Record(Arc::new(Mutex::new(File::create(path)?))))
     }
 
-    /// Tells of an event now.
+    /// Records an event now.
     pub(super) fn tell(&self, kind: &str, facts: Value) {
         self.tell_at(monotonic_ms(), kind, facts);
     }
 
-    /// Tells of an event at a moment (ms).
+    /// Records an event at a moment (ms).
     pub(super) fn tell_at(&self, at_ms: u64, kind: &str, mut facts: Value) {
         facts["at_ms"] = json!(at_ms);
         facts["kind"] = json!(kind);

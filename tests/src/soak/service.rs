@@ -17,7 +17,7 @@ use crate::run::{Ended, Sweetspot, run};
 
 /// A start that takes longer is a failure.
 const START: Duration = Duration::from_secs(60);
-/// An end that takes longer is ended.
+/// A daemon that takes longer to end is killed.
 const END: Duration = Duration::from_secs(30);
 
 /// What the settings file says, beside the targets.
@@ -164,7 +164,7 @@ impl Service {
         run(&mut self.sweetspot.command("ctl", &all))
     }
 
-    /// `sweetspot report` of everything that it keeps, or of a target.
+    /// `sweetspot report` of all its stored profiles, or of a target's.
     pub(super) fn report(&self, words: &[&str]) -> Result<Ended> {
         let mut all = vec!["--store".to_owned(), self.store.display().to_string()];
         all.extend(["--from", "-30d", "--format", "json"].iter().chain(words).map(ToString::to_string));

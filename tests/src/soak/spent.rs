@@ -178,7 +178,7 @@ fn host(run: &Run<'_>) -> Line {
     Line { found: format!("{} ({} of no target)", line.found, percent(of_no_target.mean())), ..line }
 }
 
-/// Every life of the daemon, to be judged in time ranges of one length and of the other.
+/// The polls of each process of the daemon, judged in time ranges of both lengths.
 fn lives_twice<'v>(run: &Run<'v>) -> impl Iterator<Item = (Vec<&'v Value>, u64)> {
     let lives = run.lives();
     [SHORT_MS, MINUTE_MS]

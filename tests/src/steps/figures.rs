@@ -12,12 +12,12 @@ const TARGET_FLOOR_CPUS: f64 = 0.01;
 const TEN_S: f64 = 10.0;
 /// Time between the beginnings of two windows (s).
 const GRAIN_S: f64 = 0.25;
-/// From this part of a phase on its rate is the settled one.
+/// Part of a phase after which its rate counts as settled.
 const SETTLED: f64 = 0.75;
 /// How far the largest of some figures with an error may lie above the true ones (standard errors).
 const MOST_SE: f64 = 2.5;
 
-/// The largest of any ten seconds, and by how much the turns' noise can have raised it.
+/// The largest overhead of any ten seconds, and by how much noise can have raised it.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
 pub struct Worst {
     /// Overhead (ratio).
@@ -33,7 +33,7 @@ pub struct TargetFigures {
     pub number: usize,
     /// CPUs that it kept busy.
     pub busy_cpus: f64,
-    /// What it took more than its twin.
+    /// Extra time over its twin.
     pub slowdown: Figure,
     /// The same as the daemon says.
     pub said_ratio: f64,
@@ -48,17 +48,17 @@ pub struct TargetFigures {
 /// All targets and the daemon in a phase. Ratios are to the CPU time of all CPUs.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct HostFigures {
-    /// What targets took more than their twins, and all of the daemon's CPU time by the kernel.
+    /// Extra time of targets over their twins, plus all of the daemon's CPU time by the kernel.
     pub overhead: Figure,
     /// The latter part of it.
     pub own_ratio: f64,
     /// The same as the daemon says.
     pub said_ratio: f64,
-    /// The part that no target is the reason of.
+    /// The part that no target causes.
     pub housekeeping_ratio: f64,
 }
 
-/// What was seen, to be asked.
+/// The observations, to be queried.
 pub struct Figures<'s> {
     show: &'s Show,
     /// Extra time of a process over its twin when neither is sampled, with its error.
@@ -72,7 +72,7 @@ fn within(turns: &[Turn], (from_s, to_s): (f64, f64)) -> Vec<Turn> {
 }
 
 impl<'s> Figures<'s> {
-    /// Reads off how much the twins differ unsampled.
+    /// Computes how much the twins differ unsampled.
     pub fn new(show: &'s Show) -> Result<Figures<'s>> {
         let usual = |turns: &Vec<Turn>| {
             let quiet = show.quiet_s.map(|span_s| within(turns, span_s)).concat();

@@ -59,7 +59,7 @@ pub struct Found {
     pub own_of_kernel: f64,
 }
 
-/// Reads off what it cost.
+/// Computes what it cost.
 pub fn find(scenario: &Scenario, show: &Show) -> Result<Found> {
     let figures = Figures::new(show)?;
     let mut phases = Vec::new();

@@ -9,7 +9,7 @@ use serde_json::Value;
 
 /// The twins compute in eight functions, an eighth of the time in each: the spread of any of them, √((1 − p)/p).
 const SPREAD: f64 = 2.645_751;
-/// CPU time that a profile sums up (s), as the settings of the play have it.
+/// CPU time that a profile sums up (s), as in the settings of the run.
 const HORIZON_S: f64 = 1.0;
 /// Controllers aim at this share of a budget.
 const MARGIN: f64 = 0.9;

@@ -18,7 +18,7 @@ use crate::twins::{Knobs, Turn, Twins, now_s};
 const LOOK: Duration = Duration::from_millis(50);
 const LOOKS_PER_POLL: u32 = 20;
 const PATIENCE: Duration = Duration::from_secs(10);
-/// CPU time that one profile sums up: so little that the budgets bind, and not the law.
+/// CPU time that one profile sums up: so little that the budgets limit the rate, not the law.
 const HORIZON: &str = "1s";
 
 /// What the daemon says of a target.
@@ -43,7 +43,7 @@ pub struct Said {
 pub struct Poll {
     /// On the clock of the turns (s).
     pub at_s: f64,
-    /// Own CPU time that no target is the reason of (s).
+    /// Own CPU time that no target causes (s).
     pub housekeeping_s: f64,
     /// All of it (s), and the kernel's figure.
     pub own_s: f64,
@@ -70,11 +70,11 @@ pub struct Played {
     pub statuses: Value,
 }
 
-/// All that was seen.
+/// All observations.
 pub struct Show {
     /// Every pair's turns.
     pub turns: Vec<Vec<Turn>>,
-    /// The stretches without sampling.
+    /// The time ranges without sampling.
     pub quiet_s: [(f64, f64); 2],
     /// The phases.
     pub phases: Vec<Played>,

@@ -40,13 +40,13 @@ pub struct Scenario {
     pub phases: Vec<Phase>,
 }
 
-/// Nothing but a target's own budget binds.
+/// A host budget so large that only a target's own budget limits it.
 const AMPLE: f64 = 0.05;
 const PERCENT: f64 = 0.01;
 /// Length of a phase, relative to others, that shows the usual load of a target: this takes twenty seconds, and until then the host's
 /// budget is divided as if its peaks lasted.
 const LONG: f64 = 2.5;
-/// As much as a CPU has; each of a pair gets half.
+/// Full load of a CPU (%), which the twins of a pair share.
 const ALL: u32 = 95;
 
 fn knobs(duty: u32, depth: u32, threads: u32) -> Option<Knobs> {

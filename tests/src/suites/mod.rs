@@ -214,7 +214,7 @@ pub fn bash(folder: &Path) -> Result<Vec<Suite>> {
     Ok(vec![suite.with("THIS_SH", &shell.to_string_lossy()).with("BUILD_DIR", &build).with("PATH", &path)])
 }
 
-/// What stress-ng does with signals, processes, threads and limits, with its checks of itself.
+/// stress-ng's tests of signals, processes, threads and limits, with its self-checks.
 ///
 /// # Errors
 ///

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use super::Outcome;
 use crate::run::Ended;
 
-/// What fails where a suite does not say what.
+/// The failure of a suite that does not name the failed test.
 const WHOLE: &str = "(the suite)";
 
 fn lines(ended: &Ended) -> impl Iterator<Item = &str> {

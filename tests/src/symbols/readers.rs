@@ -111,7 +111,7 @@ pub fn stubs(path: &Path, addresses: &[u64]) -> Result<Vec<Chain>> {
     Ok(addresses.iter().map(|address| chain(address).into_iter().collect()).collect())
 }
 
-/// A frame of which nothing is known is none.
+/// Drops frames of which nothing is known.
 fn known(mut chain: Chain) -> Chain {
     chain.retain(|frame| !frame.name.is_empty() || frame.line != 0);
     chain

@@ -52,7 +52,7 @@ struct Code {
     is_stubs: bool,
 }
 
-/// No function of the kernel takes as much: the longest have some tens of thousands of bytes.
+/// More bytes than any function of the kernel has: the longest have some tens of thousands.
 const FUNCTION_BYTES: u64 = 256 << 10;
 /// Size of the header of the table of stubs, which is that of a stub.
 const TABLE_HEAD_BYTES: u64 = 16;
@@ -151,7 +151,7 @@ impl Subject {
         is_covered(Kind::Data) || is_last && !is_covered(Kind::Function)
     }
 
-    /// Whether an address lies where the symbols next to it are further apart than any others by far.
+    /// Whether an address is in a gap between symbols that is far larger than any function.
     pub fn is_in_gap(&self, address: u64) -> bool {
         let Some(code) = self.code.first() else { return false };
         let mut starts: Vec<u64> = self.symbols.iter().map(|symbol| symbol.address).collect();
@@ -186,7 +186,7 @@ impl Subject {
         self.code.iter().any(holds)
     }
 
-    /// Whether it is where stubs jump to that are not bound yet.
+    /// Whether it is the target of stubs that are not bound yet.
     pub fn is_table_head(&self, address: u64) -> bool {
         let first = self.code.iter().filter(|code| code.is_stubs).map(|code| code.start).min();
         first.is_some_and(|start| (start..start + TABLE_HEAD_BYTES).contains(&address))

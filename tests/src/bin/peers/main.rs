@@ -20,10 +20,10 @@ use tests::peers::Profiler;
 use tests::run::sweetspot;
 use tests::verdict::{Verdict, ensure_none_fails};
 
-/// The profilers that are there, each with its runs.
+/// The installed profilers, each with its runs.
 type Runs<T> = Vec<(Profiler, Vec<T>)>;
 
-/// Everything that was found.
+/// All findings.
 #[derive(Default, Serialize)]
 struct Report {
     samples: Vec<samples::Found>,

@@ -22,7 +22,7 @@ const OF_PERF: f64 = 0.25;
 /// Time for a profiler to settle on how to sample a switching pair (s).
 const SETTLED_S: f64 = 2.0;
 
-/// What being followed cost, profiler by profiler.
+/// The cost of being profiled, by profiler.
 #[derive(Serialize)]
 pub(super) struct Found {
     switches_per_s: f64,
@@ -40,7 +40,7 @@ struct Slowdown {
     high_ratio: f64,
 }
 
-/// Each profiler once a round, in an order that turns.
+/// Runs each profiler once a round; the order rotates.
 pub(super) fn measure(present: &[Profiler], rounds: usize, cpu: usize) -> Result<Found> {
     let seconds = option("--seconds", 8.0)?;
     let mut runs: Runs<Run> = present.iter().map(|profiler| (*profiler, Vec::new())).collect();

@@ -32,9 +32,9 @@ const MAX_RSS_MIB: f64 = 32.0;
 pub(super) struct Run {
     samples: f64,
     lost: f64,
-    /// CPU time that the target took more than its unsampled twin.
+    /// Extra CPU time of the target over its unsampled twin.
     target_us: f64,
-    /// CPU time of the profiler, all it did.
+    /// All CPU time of the profiler.
     own_us: f64,
     /// The same without naming and writing the finished file, where that can be separated.
     own_sampling_us: f64,
@@ -59,7 +59,7 @@ pub(super) struct Found {
     complete_ratio: Option<f64>,
 }
 
-/// Each profiler once a round, in an order that turns.
+/// Runs each profiler once a round; the order rotates.
 pub(super) fn measure(present: &[Profiler], rounds: usize, cpu: usize) -> Result<Runs<Run>> {
     let (seconds, rate) = (option("--seconds", 8.0)?, option("--rate", 5000)?);
     let mut runs: Runs<Run> = present.iter().map(|profiler| (*profiler, Vec::new())).collect();
@@ -73,9 +73,9 @@ pub(super) fn measure(present: &[Profiler], rounds: usize, cpu: usize) -> Result
     Ok(runs)
 }
 
-/// A run before it is divided among its samples.
+/// The totals of a run.
 struct Raw {
-    /// CPU time that the target took more than its twin (s).
+    /// Extra CPU time of the target over its twin (s).
     extra_s: f64,
     used: measured::Used,
     recording: Recording,
