@@ -68,8 +68,9 @@ impl Daemon {
             Some(others) => ("target = []\n", others),
             None => ("", targets),
         };
+        // Windows are not merged, so that each is found.
         let text = format!(
-            "{before}[store]\nfolder = {store:?}\nwindow = \"{window_s}s\"\n\n[listen]\nsocket = {socket:?}\ngroup = \"root\"\n{listen}\n{targets}\n"
+            "{before}[store]\nfolder = {store:?}\nwindow = \"{window_s}s\"\nhourly_after = \"12h\"\n\n[listen]\nsocket = {socket:?}\ngroup = \"root\"\n{listen}\n{targets}\n"
         );
         Ok(fs::write(self.settings(), text)?)
     }

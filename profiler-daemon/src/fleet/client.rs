@@ -306,7 +306,7 @@ mod tests {
             ("302 Found", "", "status 302; write the address"),
             ("404 Not Found", "nothing", "status 404; check the path"),
             ("422 Unprocessable", r#"{"status":"error","error":"too\nmany"}"#, "status 422 (too"),
-            ("200 OK", "<html>", "none of Prometheus'"),
+            ("200 OK", "<html>", "not in Prometheus' format"),
         ] {
             let error = asked_of(status, body).0.unwrap_err();
             assert!(error.contains(words) && !error.contains('\n'), "{status}: {error}");

@@ -138,7 +138,7 @@ fn what_cannot_be_meant_is_said_in_a_line() {
         ("from=-1h&format=JSON", 400, "format is not one of"),
         ("from=-1h&label=tier", 400, "write KEY=TEXT"),
         ("from=-1h&label==x", 400, "write KEY=TEXT"),
-        ("from=-1h&label=a%3D1&label=a%3D2", 400, "the label a has one text"),
+        ("from=-1h&label=a%3D1&label=a%3D2", 400, "the label a is given with two texts"),
         ("from=-1h&target=a%00b", 400, "control character"),
         ("from=-1h&token=x", 400, "there is no parameter token"),
         (&format!("from=-1h{many}"), 400, "more than 100 times"),
