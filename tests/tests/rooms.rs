@@ -11,7 +11,7 @@ const WORKSPACE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
 const CRATES: [(&str, &[&str]); 7] = [
     ("agent", &["agent-memory"]),
     ("agent-memory", &[]),
-    ("config", &[]),
+    ("config", &["profiler-core"]),
     ("profile-files", &["config", "profiler-core"]),
     ("profiler-core", &[]),
     ("profiler-daemon", &["agent-memory", "config", "profile-files", "profiler-core", "symbolizer"]),
