@@ -29,6 +29,11 @@ pub(super) struct Usages {
 }
 
 impl History {
+    /// Of a target with this counter. If it is new, all of that was used just now; else it is unknown when.
+    fn new(counter_ns: u64, is_new: bool) -> Self {
+        Self { counter_ns: if is_new { 0 } else { counter_ns }, is_whole: is_new, ..Self::default() }
+    }
+
     fn read(&mut self, counter_ns: u64) {
         let new_ns = match counter_ns >= self.counter_ns {
             true => counter_ns - self.counter_ns,
@@ -38,7 +43,6 @@ impl History {
     }
 
     fn keep(&mut self, now_ns: u64) {
-        self.is_whole |= self.readings.is_empty();
         self.readings.push_back((now_ns, self.sum_ns));
         while self.readings.get(1).is_some_and(|(at_ns, _)| now_ns.saturating_sub(*at_ns) >= KEPT_NS) {
             self.readings.pop_front();
@@ -67,7 +71,10 @@ impl History {
         let used_ns = self.sum_ns.saturating_sub(self.until_ns(from_ns)) as f64;
         let began_ns = self.readings.front().map_or(now_ns, |(at_ns, _)| *at_ns);
         let present_ns = now_ns.saturating_sub(from_ns.max(began_ns)).max(EVERY_NS).min(range_ns.max(1));
-        Usage { counted_cpus: used_ns / range_ns.max(1) as f64, present_cpus: used_ns / present_ns as f64 }
+        // What it used before the first reading, if it is unknown, is taken to be as much as since.
+        let is_known = self.is_whole || began_ns <= from_ns;
+        let counted_ns = if is_known { range_ns.max(1) } else { present_ns };
+        Usage { counted_cpus: used_ns / counted_ns as f64, present_cpus: used_ns / present_ns as f64 }
     }
 }
 
@@ -75,6 +82,7 @@ impl Usages {
     /// Takes in what each has used until now (ns), and forgets all others.
     pub(super) fn observe<'t>(&mut self, now_ns: u64, targets: impl Iterator<Item = (&'t str, u64)>) {
         let is_noted = now_ns >= self.next_ns;
+        let is_first = self.next_ns == 0;
         if is_noted {
             self.next_ns = now_ns.saturating_add(EVERY_NS);
         }
@@ -82,7 +90,8 @@ impl Usages {
         for (name, cpu_ns) in targets {
             let known = before.remove_entry(name);
             let is_new = known.is_none();
-            let (name, mut history) = known.unwrap_or_else(|| (name.to_owned(), History::default()));
+            let (name, mut history) =
+                known.unwrap_or_else(|| (name.to_owned(), History::new(cpu_ns, !is_first)));
             history.read(cpu_ns);
             if is_noted || is_new {
                 history.keep(now_ns);
@@ -143,6 +152,16 @@ mod tests {
         usages.observe(0, std::iter::empty());
         let now_ns = played(&mut usages, 1_000..1_061, |at| (at - 1_000) as f64);
         near(usages.of("web", now_ns, 300 * SECOND_NS), 0.2, 1.0);
+    }
+
+    #[test]
+    fn one_that_ran_long_before_the_first_reading_is_taken_to_have_used_as_much_then() {
+        let mut usages = Usages::default();
+        // Two CPUs for ten minutes; it is read from then on, and uses one.
+        let now_ns = played(&mut usages, 600..661, |at| 1_200.0 + (at - 600) as f64);
+        near(usages.of("web", now_ns, 300 * SECOND_NS), 1.0, 1.0);
+        let now_ns = played(&mut usages, 661..1_001, |at| 1_200.0 + (at - 600) as f64);
+        near(usages.of("web", now_ns, 300 * SECOND_NS), 1.0, 1.0);
     }
 
     #[test]

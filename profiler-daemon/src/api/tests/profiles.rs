@@ -115,8 +115,8 @@ fn what_cannot_be_meant_is_said_in_a_line() {
     let daemon = daemon();
     let many = "&target=x".repeat(101);
     for (query, status, said) in [
-        ("", 400, "from is needed"),
-        ("to=now", 400, "from is needed"),
+        ("", 400, "from or seconds is required"),
+        ("to=now", 400, "from or seconds is required"),
         ("from=", 400, "from is not a time"),
         ("from=yesterday", 400, "from is not a time"),
         ("from=-1", 400, "from is not a time"),
