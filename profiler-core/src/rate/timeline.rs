@@ -20,10 +20,9 @@ const MIN_SPAN_NS: u64 = 80_000_000;
 /// A wanted period longer by this factor is set at once: the budget is at stake. One that much shorter is set
 /// even if no sample came: it would be long in coming.
 const MUCH: u64 = 3;
-/// Samples that a frequent event takes before a change of its rate, and those that a rare event takes: it spends
-/// little, and the loss at a setting is only as expected if many samples came before.
+/// Samples that a frequent event takes before a change of its rate. A rare event waits as for a redraw: it spends
+/// little, and a setting only discards the expected part of a period after many samples.
 const CHANGE_SAMPLES: u32 = 4;
-const RARE_CHANGE_SAMPLES: u32 = 10;
 /// A wanted period that differs by this much is a change of rate and not just a redraw (per mille).
 const CHANGE_PER_MILLE: u64 = 20;
 /// Samples between two steps from which the part of a period that passed by the step is as good as random.
@@ -87,7 +86,7 @@ impl PeriodTimeline {
 
     /// Whether to set the event to a period drawn around `mean_period_ns` now.
     ///
-    /// A redraw waits for 100 ms and twenty samples; a change of rate for 100 ms and four, if that many come in
+    /// A redraw waits for 100 ms and ten samples; a change of rate for 100 ms and four, if that many come in
     /// a step: a task that runs for less than a period between settings would never be sampled. Where samples
     /// are rarer than steps it also waits for a random part of the time between samples, because a setting
     /// right after a sample discards less than half a period.
@@ -107,12 +106,7 @@ impl PeriodTimeline {
         let gap_ns = self.last_sample_ns.saturating_sub(set_ns) / u64::from(self.fresh);
         let frequent = gap_ns as f64 * MIXED <= REDRAW_NS;
         let changed = self.is_change(mean_period_ns);
-        let least = match (changed, frequent) {
-            (true, true) => CHANGE_SAMPLES,
-            (true, false) => RARE_CHANGE_SAMPLES,
-            (false, _) => REDRAW_SAMPLES,
-        };
-        if self.fresh < least {
+        if self.fresh < if changed && frequent { CHANGE_SAMPLES } else { REDRAW_SAMPLES } {
             return false;
         }
         if frequent {

@@ -13,7 +13,7 @@ const WIDTH: f64 = 0.4;
 const DRAWS: usize = 1_000;
 /// Time between two draws (s), and the least number of samples.
 const REDRAW_S: f64 = 0.1;
-const REDRAW_SAMPLES: f64 = 20.0;
+const REDRAW_SAMPLES: f64 = 10.0;
 /// Terms of the Fourier series of a function's place in the round.
 const TERMS: usize = 60;
 
