@@ -241,7 +241,7 @@ fn the_exit_status_says_what_went_wrong() -> Result<()> {
         (&["attach", &pid], 2, "--duration"),
         (&["attach", &pid, "--duration", "2h"], 2, "at most 1h"),
         (&["attach", "--name", "(", "--duration", "1s"], 2, "process: "),
-        (&["attach", &pid, "--duration", "1s", "--as", "a b"], 2, "no name"),
+        (&["attach", &pid, "--duration", "1s", "--as", "a b"], 2, "is not a valid name"),
         (&["attach", "4194303", "--duration", "1s"], 1, "no process"),
         (&["shout"], 2, "shout"),
     ] {

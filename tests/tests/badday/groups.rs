@@ -15,7 +15,7 @@ fn attach(group: &str) -> Result<tests::run::Ended> {
 #[test]
 fn no_such_group() -> Result<()> {
     for group in ["no/such/group", "/sys/fs/cgroup/no-such-group", ".."] {
-        refused(attach(group)?, 1, &["no cgroup", "not mounted", "mounted here"])?;
+        refused(attach(group)?, 1, &["not a cgroup", "no cgroup", "not mounted", "mounted here"])?;
     }
     let ended = sweetspot("attach", &["--unit", "no-such-unit"])?;
     refused(ended, 1, &["no unit", "no cgroup"])
@@ -24,10 +24,10 @@ fn no_such_group() -> Result<()> {
 #[test]
 fn a_folder_that_is_no_group() -> Result<()> {
     let folder = tempfile::tempdir()?;
-    refused(attach(&folder.path().to_string_lossy())?, 1, &["no cgroup"])?;
+    refused(attach(&folder.path().to_string_lossy())?, 1, &["not a cgroup"])?;
     let file = folder.path().join("file");
     fs::write(&file, "")?;
-    refused(attach(&file.to_string_lossy())?, 1, &["no cgroup"])
+    refused(attach(&file.to_string_lossy())?, 1, &["not a cgroup"])
 }
 
 #[test]
