@@ -38,8 +38,6 @@ impl Span for LoadSpan {
 #[derive(Clone, Debug, Default)]
 pub(super) struct Load {
     history: LastTenSeconds<LoadSpan>,
-    /// The sum of `history`.
-    held: LoadSpan,
     /// The most CPU time of ten seconds that ended in each second, oldest first (ns).
     records: VecDeque<f64>,
     /// Length of the present second so far (ns).
@@ -60,7 +58,6 @@ impl Load {
     pub(super) fn observe(&mut self, wall_ns: u64, cpu_ns: u64) {
         let step = LoadSpan { wall_ns: wall_ns as f64, cpu_ns: cpu_ns as f64 };
         self.history.book(step);
-        self.held = self.history.held();
         self.remember(step.wall_ns);
     }
 
@@ -74,7 +71,7 @@ impl Load {
             self.records.drain(..self.records.len().saturating_sub(REMEMBERED));
         }
         if let Some(record) = self.records.back_mut() {
-            *record = record.max(self.held.cpu_ns);
+            *record = record.max(self.history.held().cpu_ns);
         }
     }
 
@@ -85,10 +82,11 @@ impl Load {
     pub(super) fn expected(&self) -> Option<Expected> {
         let usual = self.records.len().checked_sub(TOO_FRESH).filter(|old| *old > 0)?;
         let usual_ns = self.records.iter().take(usual).copied().fold(0.0, f64::max);
-        if self.held.wall_ns < TEN_SECONDS_NS || self.held.cpu_ns > USUAL * usual_ns {
+        let held = self.history.held();
+        if held.wall_ns < TEN_SECONDS_NS || held.cpu_ns > USUAL * usual_ns {
             return None;
         }
-        let most_ns = self.held.cpu_ns.max(usual_ns);
+        let most_ns = held.cpu_ns.max(usual_ns);
         Some(Expected { busy_cpus: most_ns / TEN_SECONDS_NS, pace: self.pace(most_ns) })
     }
 

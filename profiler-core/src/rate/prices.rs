@@ -87,7 +87,9 @@ impl Prices {
 
     /// Takes in handler times. Without a calibrated handler to compare with, they are ignored.
     pub(super) fn observe(&mut self, times: &[HandlerTime]) {
-        if let Some(field) = self.field.as_mut().filter(|_| !times.is_empty()) {
+        if !times.is_empty()
+            && let Some(field) = &mut self.field
+        {
             field.observe(times);
         }
     }

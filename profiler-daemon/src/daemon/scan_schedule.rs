@@ -32,7 +32,7 @@ mod tests {
 
     const SECOND_NS: u64 = 1_000_000_000;
 
-    /// Scans in ten minutes, each of which takes so long.
+    /// Number of scans in ten minutes if each costs `cost_ns`.
     fn scans(cost_ns: u64, host_cpus: f64) -> u64 {
         let mut schedule = ScanSchedule::default();
         let mut count = 0;

@@ -203,10 +203,11 @@ impl Fleet {
 
     /// Takes in the targets and their CPU time so far; once a second.
     pub(crate) fn observe(&mut self, now_ns: u64, targets: &[FleetTarget<'_>]) {
-        self.usages.observe(now_ns, targets.iter().map(|target| (target.name, target.cpu_ns)));
         if !self.is_asked_for {
+            self.usages = Usages::default(); // nothing is read until there is a fleet again
             return self.members.clear();
         }
+        self.usages.observe(now_ns, targets.iter().map(|target| (target.name, target.cpu_ns)));
         let (number, at_ns, range_ns, services) = {
             let answer = self.shared.answer();
             (answer.number, answer.at_ns, answer.range_ns, Arc::clone(&answer.services))

@@ -84,6 +84,18 @@ fn one_that_has_just_begun_is_compared_once_it_is_known_what_it_uses() {
 }
 
 #[test]
+fn what_was_used_while_there_was_no_fleet_is_not_taken_for_recent() {
+    let mut host = Host::new("target");
+    host.fleet.is_asked_for = false;
+    host.now_s = 600;
+    host.fleet.observe(600 * SECOND_NS, &[]);
+    host.fleet.is_asked_for = true;
+    host.play(60);
+    let replicas = host.answer(&[("web", 6.0)]).replicas;
+    assert!((replicas - 6.0).abs() < 0.1, "{replicas}");
+}
+
+#[test]
 fn an_answer_of_five_minutes_ago_counts_no_more() {
     let mut host = Host::new("target");
     host.play(200);

@@ -347,15 +347,15 @@ fn what_an_ended_container_had_is_released_once_it_is_named() {
     let inode = std::fs::metadata(&path).unwrap().ino();
     let loaded = store.load(&Mapped { pid: child.id(), ..mapping(&path, inode) });
     assert!(is_open(&store, &loaded));
-    let (nobody, nothing) = (FxHashSet::default(), FxHashSet::default());
+    let (no_process, nothing) = (FxHashSet::default(), FxHashSet::default());
     store.release_roots(&FxHashSet::from_iter([view]), &nothing);
     assert!(store.object(loaded.id).is_some(), "a process sees it");
     child.kill().unwrap();
     child.wait().unwrap();
-    store.release_roots(&nobody, &FxHashSet::from_iter([loaded.id]));
+    store.release_roots(&no_process, &FxHashSet::from_iter([loaded.id]));
     assert_eq!(store.roots.foreign_views(), [view], "somebody has mapped it");
     let snapshot = store.snapshot();
-    store.release_roots(&nobody, &nothing);
+    store.release_roots(&no_process, &nothing);
     assert!(store.roots.foreign_views().is_empty() && store.object(loaded.id).is_none());
     let Content::File(file) = &snapshot.get(loaded.id).unwrap().content else { panic!("it was opened") };
     assert!(file.get().is_ok());

@@ -30,14 +30,15 @@ const WINDOW_S: u32 = 5;
 /// Time within which a rate settles.
 const SETTLED: Duration = Duration::from_secs(20);
 /// Time for two scrapes and two queries, of a minute each.
-const KNOWN: Duration = Duration::from_secs(240);
+const KNOWN: Duration = Duration::from_secs(180);
 /// Shares of the functions of `mix`.
 const SHARES: [f64; 8] = [0.40, 0.25, 0.15, 0.08, 0.05, 0.04, 0.02, 0.01];
 /// A rate is the law's within this factor, and the error of the sum no larger than the law's by that.
 const RATE_FACTOR: f64 = 1.15;
 const ERROR_FACTOR: f64 = 1.1;
-/// A number of replicas that is this share of the true one, or more, is near: the rate, which falls with its cube root, is within 7%.
-const NEAR: f64 = 0.8;
+/// A number of replicas that is off by less than this share of the true one is near: the rate, which falls with its cube root, is
+/// within 8%.
+const NEAR: f64 = 0.2;
 
 #[derive(Serialize)]
 struct Found {
@@ -179,7 +180,7 @@ impl Fleet {
             };
             let told = self.daemons.iter().map(of).collect::<Result<Vec<f64>>>()?;
             // Prometheus does not have all of the time that it is asked about at first: the number grows.
-            if told.iter().all(|told| told / replicas as f64 > NEAR) {
+            if told.iter().all(|told| (told / replicas as f64 - 1.0).abs() < NEAR) {
                 return Ok(told);
             }
             ensure!(begun.elapsed() < KNOWN, "after {KNOWN:?} the daemons reckon with {told:?} replicas");
@@ -214,9 +215,8 @@ impl Fleet {
                 let profile =
                     pprof::read(fs::read(&path)?.as_slice()).with_context(|| path.display().to_string())?;
                 let from_s = profile.run.start_unix_ns as f64 * 1e-9;
-                let is_in =
-                    |seen: &&&Seen| from_s >= seen.from_s && from_s + profile.run.duration_s <= seen.to_s;
-                if !times.iter().any(|seen| is_in(&seen)) || profile.stacks.is_empty() {
+                let to_s = from_s + profile.run.duration_s;
+                if !times.iter().any(|seen| seen.from_s <= from_s && to_s <= seen.to_s) {
                     continue;
                 }
                 let place = ((from_s - times[0].from_s) / f64::from(WINDOW_S)) as i64;
