@@ -1,8 +1,5 @@
 //! Settings that are one word of a few.
 
-use std::fmt;
-use std::str::FromStr;
-
 /// Why a word was not accepted.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
@@ -38,27 +35,28 @@ macro_rules! choice {
             $($(#[$doc])* $variant,)*
         }
 
-        impl fmt::Display for $name {
-            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        impl std::fmt::Display for $name {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
                 f.write_str(match self { $(Self::$variant => $word,)* })
             }
         }
 
-        impl FromStr for $name {
-            type Err = ChoiceError;
+        impl std::str::FromStr for $name {
+            type Err = $crate::ChoiceError;
 
-            fn from_str(text: &str) -> Result<Self, ChoiceError> {
+            fn from_str(text: &str) -> Result<Self, $crate::ChoiceError> {
                 const LATER: &[&str] = &[$($later),*];
                 let found = text.to_owned();
                 match text {
                     $($word => Ok(Self::$variant),)*
-                    _ if LATER.contains(&text) => Err(ChoiceError::NotAvailable { expected: $words, found }),
-                    _ => Err(ChoiceError::Unknown { expected: $words, found }),
+                    _ if LATER.contains(&text) => Err($crate::ChoiceError::NotAvailable { expected: $words, found }),
+                    _ => Err($crate::ChoiceError::Unknown { expected: $words, found }),
                 }
             }
         }
     };
 }
+pub(crate) use choice;
 
 choice! {
     /// How stacks are unwound.
@@ -69,17 +67,6 @@ choice! {
     FramePointers = "fp",
     /// By unwind tables, over a copy of the stack.
     Dwarf = "dwarf",
-}
-
-choice! {
-    /// What takes the samples.
-    Backend, "auto, perf or timer-signal", later: [],
-    /// The best that this machine permits.
-    Auto = "auto",
-    /// The kernel's perf events.
-    Perf = "perf",
-    /// Timers in the threads of a command, where perf events are not permitted.
-    TimerSignal = "timer-signal",
 }
 
 choice! {

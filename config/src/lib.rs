@@ -14,6 +14,7 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+mod backend;
 mod choices;
 mod daemon;
 mod problem;
@@ -23,7 +24,8 @@ mod setting;
 mod units;
 mod words;
 
-pub use choices::{AttachMode, Backend, ChoiceError, Each, ExportFormat, RelabelAction, Threads, Unwind};
+pub use backend::Backend;
+pub use choices::{AttachMode, ChoiceError, Each, ExportFormat, RelabelAction, Threads, Unwind};
 pub use daemon::{
     BudgetSettings, ContainerSettings, DaemonSettings, ExportSettings, FleetSettings, HowToSample,
     LimitSettings, ListenSettings, RelabelRegex, RelabelRules, RelabelSettings, StoreSettings,

@@ -138,9 +138,7 @@ pub(crate) struct SamplingArgs {
     /// How to unwind stacks: auto, fp (frame pointers) or dwarf (unwind tables).
     #[arg(long, value_name = "HOW", default_value_t = defaults().unwind)]
     pub(crate) unwind: Unwind,
-    /// What takes the samples: auto, perf or timer-signal. Where perf events are not permitted, `auto` uses
-    /// timer signals for a command. For a running process, timer-signal loads a library into it.
-    #[arg(long, value_name = "WHAT", default_value_t = defaults().backend)]
+    #[arg(long, value_name = "WHAT", default_value_t = defaults().backend, help = Backend::HELP)]
     pub(crate) backend: Backend,
     /// How to attach events: auto, task (for each thread), cpu (for each CPU) or cgroup (for a control group
     /// on each CPU; a command gets a group of its own).
@@ -253,8 +251,8 @@ pub(crate) struct PlanArgs {
     /// Share of the CPU time that sampling may cost.
     #[arg(long, value_name = "SHARE", default_value_t = defaults().budget)]
     pub(crate) budget: Ratio,
-    /// What takes the samples. With timer-signal, the kernel's tick limits the rate.
     #[arg(long, value_name = "WHAT", default_value_t = defaults().backend, conflicts_with = "pid")]
+    #[arg(help = Backend::PLAN_HELP)]
     pub(crate) backend: Backend,
     /// Also draw the curve to FILE (.svg).
     #[arg(short, long = "output", value_name = "FILE", value_parser = picture_file)]

@@ -10,7 +10,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::Result;
-use config::{AttachMode, Backend, Ratio, SamplingSettings, Span, Unwind};
+use config::{Ratio, SamplingSettings, Span, Unwind};
 use profiler_core::rate::Criterion;
 use regex_lite::Regex;
 
@@ -19,7 +19,7 @@ use crate::daemon::{DaemonJob, SETTINGS_FILE};
 use crate::debuginfod;
 use crate::evaluate::{Design, Role, Shape};
 use crate::failure::usage;
-use crate::sys::signal_cost;
+use crate::run::backend;
 pub(crate) use ctl::{CtlJob, CtlProfile, CtlQuery, CtlTime, TargetList};
 pub(crate) use push::{PushJob, certificates, header, token};
 pub(crate) use report::{ReportJob, ReportSource};
@@ -249,23 +249,13 @@ fn daemon(args: cli::DaemonArgs) -> DaemonJob {
 
 fn record(args: cli::RecordArgs) -> Result<RecordJob> {
     let sampling = sampling(&args.sampling, &args.output)?;
-    if sampling.backend == Backend::TimerSignal {
-        fits_timers(&sampling)?;
-    }
+    check_backend(&sampling)?;
     Ok(RecordJob { command: args.command, sampling, output: output(args.output)? })
 }
 
-/// Timers belong to threads, and nobody walks frame pointers for them.
-fn fits_timers(sampling: &SamplingSettings) -> Result<()> {
-    match (sampling.attach_mode, sampling.unwind) {
-        (AttachMode::Auto | AttachMode::Task, Unwind::Auto | Unwind::Dwarf) => Ok(()),
-        (_, Unwind::FramePointers) => {
-            Err(usage("--unwind fp needs perf events; leave it out, or use --backend perf"))
-        }
-        (mode, _) => {
-            Err(usage(format!("--attach-mode {mode} needs perf events; leave it out, or use --backend perf")))
-        }
-    }
+/// Whether the backend that was asked for can do what else was asked for.
+fn check_backend(sampling: &SamplingSettings) -> Result<()> {
+    sampling.backend.refuses(sampling).map_or(Ok(()), |reason| Err(usage(reason)))
 }
 
 fn attach(args: cli::AttachArgs) -> Result<AttachJob> {
@@ -277,11 +267,10 @@ fn attach(args: cli::AttachArgs) -> Result<AttachJob> {
         return Err(usage("--duration 0s leaves nothing to sample; give a time such as 30s"));
     }
     let sampling = sampling(&args.sampling, &args.output)?;
-    if sampling.backend == Backend::TimerSignal {
-        fits_timers(&sampling)?;
-        if args.all || args.cgroup.is_some() || args.unit.is_some() {
-            return Err(usage("--backend timer-signal samples one process at a time; give its id"));
-        }
+    check_backend(&sampling)?;
+    let is_many = args.all || args.cgroup.is_some() || args.unit.is_some();
+    if let Some(reason) = sampling.backend.refuses_many().filter(|_| is_many) {
+        return Err(usage(reason));
     }
     Ok(AttachJob {
         target: match (args.cgroup, args.unit) {
@@ -389,7 +378,7 @@ fn plan(args: cli::PlanArgs) -> Result<PlanJob> {
         replicas: args.replicas,
         criterion: args.criterion.unwrap_or(Criterion::UpperCurve { z: args.z }),
         budget: args.budget,
-        clock_tick_ns: (args.backend == Backend::TimerSignal).then(signal_cost::tick_ns),
+        clock_tick_ns: backend::clock_tick_ns(args.backend),
         file: args.output,
         json: args.json,
     })

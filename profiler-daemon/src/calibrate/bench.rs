@@ -19,6 +19,7 @@ use crate::sampler::access::Access;
 use crate::sampler::handler_tracer::HandlerTracer;
 use crate::sampler::perf::{Attachment, ClockSettings, PerfSampler};
 use crate::sampler::session::{Counts, Session};
+use crate::sampler::source::Source;
 use crate::sys::affinity::stay_on;
 use crate::sys::{clock, procfs};
 
@@ -242,14 +243,14 @@ impl Bench {
             let pause = LOOK.min(Duration::from_nanos(sampler.time_to_fill_ns()));
             let done = self.workload.done_within(pause)?;
             let until_ns = clock::monotonic_ns().saturating_sub(SETTLING_NS);
-            sampler.drain(until_ns, |drained| session.handle(drained));
+            sampler.drain(until_ns, &mut |drained| session.handle(drained));
             if let Some(done) = done {
                 break done;
             }
         };
         let switches = procfs::context_switches_of(&threads).saturating_sub(switches);
         sampler.stop();
-        sampler.drain(u64::MAX, |drained| session.handle(drained));
+        sampler.drain(u64::MAX, &mut |drained| session.handle(drained));
         session.take_shares();
         let own_ns = clock::self_cpu_ns() - own_ns;
         Ok(Sampled::new(&done, own_ns, switches, &counts, &session.counts))

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use nix::sys::resource::{Resource, getrlimit};
 
 use crate::cgroup::{Cgroup, TransientCgroup, hierarchy};
-use crate::run::inside::find_library;
+use crate::run::backend::find_library;
 use crate::sampler::access::{probe_access, probe_group};
 use crate::sampler::handler_tracer::{HandlerTracer, Unavailable};
 use crate::sys::{limits, signal_cost};

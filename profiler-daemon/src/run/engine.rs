@@ -39,9 +39,8 @@ use crate::sampler::handler_time::HandlerBursts;
 use crate::sampler::interrupt_probe::InterruptProbe;
 use crate::sampler::perf::{Attachment, ClockSettings, PerfSampler};
 use crate::sampler::session::Session;
-use crate::sampler::source::{Source, StartError};
+use crate::sampler::source::{Nature, Source, StartError};
 use crate::sampler::switches::{GroupSwitches, Switches};
-use crate::sampler::timer_signal::TimerSampler;
 use crate::sys::alarm::SwitchAlarm;
 use crate::sys::{clock, procfs};
 
@@ -106,13 +105,14 @@ pub(crate) struct Attach {
     pub(crate) cost_prediction: CostPrediction,
     /// CPUs that other processes kept busy while the target was watched.
     pub(crate) others_cpus: Option<f64>,
-    /// The agent's sampler, if perf events are not used.
-    pub(crate) timers: Option<Box<TimerSampler>>,
+    /// What takes the samples instead of perf events, if anything does.
+    pub(crate) source: Option<Box<dyn Source>>,
 }
 
 /// A run in progress.
 pub(crate) struct Engine<L> {
-    pub(crate) sampler: Source,
+    pub(crate) sampler: Box<dyn Source>,
+    pub(crate) nature: Nature,
     pub(crate) session: Session,
     pub(crate) controller: RateController,
     pub(crate) log: L,
@@ -163,25 +163,23 @@ impl<L: DecisionLog> Engine<L> {
     ) -> Result<Self, OpenError> {
         let settings = ClockSettings {
             period_ns: period_ns(controller.rate_hz()),
-            method: session.choice.method(),
+            method: session.stacks.method(),
             stack_bytes: CopySize::default().bytes(),
             mappings: true,
         };
-        let sampler = match how.timers {
-            Some(mut timers) => {
-                timers.set_copy(settings);
-                timers.set_period(settings.period_ns);
-                timers.charge(how.costs.at_tick);
-                Source::Timers(timers)
-            }
-            None => Source::Perf(Box::new(PerfSampler::open(how.access, how.attachment, settings, dither)?)),
+        let mut sampler = match how.source {
+            Some(source) => source,
+            None => Box::new(PerfSampler::open(how.access, how.attachment, settings, dither)?),
         };
-        let bursts = match sampler.is_inside() {
+        sampler.begin_with(settings, &how.costs);
+        let nature = sampler.nature();
+        let bursts = match nature.times_itself {
             true => HandlerBursts::by_itself(),
             false => HandlerBursts::new(how.costs.per_handler_ns.is_some()),
         };
         Ok(Self {
             sampler,
+            nature,
             session,
             controller,
             log,
@@ -261,7 +259,7 @@ impl<L: DecisionLog> Engine<L> {
     fn drain(&mut self, until_ns: u64) {
         self.session.refresh_code();
         let session = &mut self.session;
-        self.sampler.drain(until_ns, |drained| session.handle(drained));
+        self.sampler.drain(until_ns, &mut |drained| session.handle(drained));
     }
 
     /// Starts counting samples, CPU time and overhead.
@@ -273,7 +271,7 @@ impl<L: DecisionLog> Engine<L> {
         (self.stepped_ns, self.next_step_ns) = (now_ns, now_ns + self.next_pause_ns());
         self.bursts.begin_run(now_ns);
         self.begin_ways(now_ns);
-        self.interrupts = (!self.sampler.is_inside()).then(|| InterruptProbe::start(self.access));
+        self.interrupts = (!self.nature.times_itself).then(|| InterruptProbe::start(self.access));
         self.alarm = SwitchAlarm::new(EARLY_COST_NS, self.costs.per_switch_ns.mean_ns).ok();
         self.set_alarm();
         self.session.set_prices(self.controller.parts_ns());
@@ -303,7 +301,8 @@ impl<L: DecisionLog> Engine<L> {
                 true => self.stay_calm(),
                 false => self.step(),
             }
-            let step_ns = self.next_pause_ns() << u32::from(is_calm && self.may_skip_step());
+            let step_ns = self.next_pause_ns();
+            let step_ns = if is_calm { self.calm_pause_ns(now_ns, step_ns) } else { step_ns };
             self.next_step_ns = (self.next_step_ns + step_ns).max(now_ns + MIN_STEP_NS.min(step_ns));
         }
         self.maintain(now_ns); // at once: if a step found the events too expensive, they cost on until they change
@@ -312,7 +311,7 @@ impl<L: DecisionLog> Engine<L> {
     /// Times the kernel's handler in short bursts, if the budget allows.
     fn time_handler(&mut self, now_ns: u64) {
         let times = self.sampler.take_handler_times();
-        if self.sampler.is_inside() {
+        if self.nature.times_itself {
             self.bursts.note_times(times.len());
             return self.controller.observe_handler(&times);
         }

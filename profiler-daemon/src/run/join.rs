@@ -75,7 +75,7 @@ pub(crate) fn begin<L: DecisionLog>(
     };
     engine.rests();
     if let Some(reports) = &setup.reports {
-        engine.sampler.share_reports(reports);
+        engine.sampler.share_reports(reports.clone());
     }
     engine.start_clocks()?;
     match &selector {

@@ -1,9 +1,9 @@
 //! Runs that sample: `record` starts a command, `attach` follows running processes.
 
+pub(crate) mod backend;
 mod cost_prediction;
 mod engine;
 mod follow;
-pub(crate) mod inside;
 pub(crate) mod join;
 pub(crate) mod names;
 mod precise;
@@ -26,11 +26,11 @@ use profiler_core::attach::{AttachChoice, AttachMode, Foreseen};
 use profiler_core::rate::{Activity, Dither, Prediction, RateController, RateSettings, predict};
 use profiler_core::unwind::method::{Method, MethodChoice};
 
+use self::backend::Prepared;
 use self::cost_prediction::CostPrediction;
 use self::engine::Attach;
 pub(crate) use self::engine::{DecisionLine, DecisionLog, Engine, Figures, ShareStatus};
 use self::follow::{Stop, Until, Watched, follow};
-use self::inside::{Inside, Way};
 use self::precise::Precise;
 pub(crate) use self::signals::Signals;
 use crate::calibrate::{self, Calibration};
@@ -40,10 +40,10 @@ use crate::failure::{self, Failure};
 use crate::objects::Symbols;
 use crate::output::Outputs;
 use crate::sampler::access::{Access, OpenError, probe_access};
-use crate::sampler::perf::Attachment;
+use crate::sampler::perf::{Attachment, PerfSampler};
 use crate::sampler::session::Session;
 use crate::sampler::shared_reports::SharedReports;
-use crate::sampler::timer_signal::{Host, TimerSampler};
+use crate::sampler::source::{Nature, Source};
 use crate::sampler::watch::Watch;
 use crate::settings::{AttachJob, RecordJob, Target};
 use crate::sys::spawn::HeldCommand;
@@ -67,14 +67,7 @@ const WATCHED: Duration = Duration::from_millis(30);
 pub(crate) fn record(job: &RecordJob) -> Result<ExitCode> {
     let outputs = Outputs::prepare(&job.output)?;
     let program = find_program(&job.command[0]);
-    let (setup, timers, environment) = match inside::choose(&job.sampling)? {
-        Way::Perf => (Setup::begin(&job.sampling)?, None, None),
-        Way::Timers(library) => {
-            let Inside { setup, sampler, environment } =
-                Inside::begin(&job.sampling, &library, program.as_deref())?;
-            (setup, Some(sampler), Some(environment))
-        }
-    };
+    let Prepared { setup, source, environment } = backend::for_command(&job.sampling, program.as_deref())?;
     let words = job.command.iter().map(|word| CString::new(word.as_bytes()));
     let words: Vec<CString> = words.collect::<Result<_, _>>().context("the command holds a zero byte")?;
     // Before the runtime exists: the child of a fork may not share its threads.
@@ -96,7 +89,7 @@ pub(crate) fn record(job: &RecordJob) -> Result<ExitCode> {
         session.objects.preload(program);
     }
     let engine = setup
-        .open_with(timers, &job.sampling, session, TargetMembers { pids: vec![pid], group }, None, outputs)
+        .open_with(source, &job.sampling, session, TargetMembers { pids: vec![pid], group }, None, outputs)
         .map_err(|error| explain::open(error, None))?;
     let until = Until { duration: None, precise: Precise::new(&job.sampling) };
     let runtime = runtime()?;
@@ -138,15 +131,8 @@ pub(crate) fn attach(job: &AttachJob) -> Result<ExitCode> {
         explain::kernel_thread(pid)?;
     }
     let outputs = Outputs::prepare(&job.output)?;
-    let (mut setup, timers) = match inside::choose_for(&pids, target_group.is_some(), &job.sampling)? {
-        Way::Perf => (Setup::begin(&job.sampling)?, None),
-        Way::Timers(library) => {
-            explain::first_thread(pids[0])?;
-            let (setup, sampler) = inside::within(&job.sampling, Host { pid: pids[0], library })?;
-            (setup, Some(sampler))
-        }
-    };
-    let is_inside = timers.is_some();
+    let Prepared { mut setup, source, .. } =
+        backend::for_processes(&pids, target_group.is_some(), &job.sampling)?;
     let mut session = setup.session(&job.sampling);
     let one = (pids.len() == 1 && target_group.is_none()).then(|| pids[0]);
     let mut watch = Watch::begin(&pids);
@@ -164,9 +150,9 @@ pub(crate) fn attach(job: &AttachJob) -> Result<ExitCode> {
         return Err(explain::no_group_of_its_own());
     }
     let mut engine = setup
-        .open_with(timers, &job.sampling, session, found, Some(&watched), outputs)
+        .open_with(source, &job.sampling, session, found, Some(&watched), outputs)
         .map_err(|error| explain::open(error, one))?;
-    if is_inside {
+    if setup.source.is_loaded {
         signals::put_off()?;
     }
     // The clocks start first: mappings from here on are reported, earlier ones are read from `/proc`.
@@ -182,7 +168,7 @@ pub(crate) fn attach(job: &AttachJob) -> Result<ExitCode> {
                 engine.sampler.beat();
                 explain::maps(pid, adopted, &mut engine.notes)?;
             }
-            match is_inside {
+            match setup.source.is_loaded {
                 true => engine.notes.extend(explain::children_left_alone(&pids)),
                 false => engine.adopt_descendants(),
             }
@@ -259,8 +245,8 @@ pub(crate) struct Setup {
     asked: Option<AttachMode>,
     /// With several targets: the records that they share.
     reports: Option<SharedReports>,
-    /// The kernel's tick (ns), if clocks only expire at ticks.
-    clock_tick_ns: Option<u64>,
+    /// What takes the samples.
+    source: Nature,
     /// Symbols, shared by all sessions.
     pub(crate) symbols: Symbols,
 }
@@ -277,8 +263,8 @@ impl Setup {
         let calibration = calibrate::prepare(access);
         let symbols = Symbols::new(sampling.symbol_memory.get());
         let seed = sampling.seed.unwrap_or_else(clock::monotonic_ns);
-        let (reports, clock_tick_ns) = (None, None);
-        Ok(Self { calibration, seed, access, asked, reports, clock_tick_ns, symbols })
+        let source = PerfSampler::NATURE;
+        Ok(Self { calibration, seed, access, asked, reports: None, source, symbols })
     }
 
     /// The same setup for several targets at once.
@@ -344,11 +330,11 @@ impl Setup {
     }
 
     fn method_choice(&self, sampling: &SamplingSettings) -> MethodChoice {
-        match sampling.unwind {
-            _ if self.clock_tick_ns.is_some() => MethodChoice::fixed(Method::Dwarf), // agents copy stacks
-            Unwind::Auto => MethodChoice::auto(),
-            Unwind::FramePointers => MethodChoice::fixed(Method::Fp),
-            Unwind::Dwarf => MethodChoice::fixed(Method::Dwarf),
+        match (self.source.unwinds, sampling.unwind) {
+            (Some(method), _) => MethodChoice::fixed(method),
+            (None, Unwind::Auto) => MethodChoice::auto(),
+            (None, Unwind::FramePointers) => MethodChoice::fixed(Method::Fp),
+            (None, Unwind::Dwarf) => MethodChoice::fixed(Method::Dwarf),
         }
     }
 
@@ -363,10 +349,10 @@ impl Setup {
         self.open_with(None, sampling, session, target, seen, log)
     }
 
-    /// [`Self::open`] with timers instead of perf events, if there are any.
+    /// [`Self::open`] with another source than perf events, if there is one.
     fn open_with<L: DecisionLog>(
         &self,
-        mut timers: Option<Box<TimerSampler>>,
+        mut source: Option<Box<dyn Source>>,
         sampling: &SamplingSettings,
         session: Session,
         target: TargetMembers,
@@ -374,10 +360,10 @@ impl Setup {
         log: L,
     ) -> Result<Engine<L>, OpenError> {
         let TargetMembers { pids, group } = target;
-        let settings = RateSettings { clock_tick_ns: self.clock_tick_ns, ..rate_settings(sampling) };
+        let settings = RateSettings { clock_tick_ns: self.source.clock_tick_ns, ..rate_settings(sampling) };
         let costs = self.calibration.model;
-        if let (Some(timers), Some(&pid)) = (&mut timers, pids.first()) {
-            timers.follow(pid);
+        if let (Some(source), Some(&pid)) = (&mut source, pids.first()) {
+            source.follow(pid);
         }
         let controller = RateController::new(settings.clone(), costs);
         let threads: Vec<u32> = pids.iter().flat_map(|&pid| procfs::threads(pid)).collect();
@@ -391,13 +377,13 @@ impl Setup {
         let others_cpus = seen.map(|seen| seen.foreign_cpu_ns as f64 / seen.wall_ns.max(1) as f64);
         let access = self.access;
         let attach =
-            Attach { access, choice, attachment, group, costs, cost_prediction, others_cpus, timers };
+            Attach { access, choice, attachment, group, costs, cost_prediction, others_cpus, source };
         let mut engine = Engine::open(session, controller, attach, Dither::new(self.seed), log)?;
         engine.notes.extend(self.calibration.note.clone());
         if !self.access.kernel {
             engine.notes.push(explain::KERNEL_UNSEEN.to_owned());
         }
-        if let Some(tick_ns) = self.clock_tick_ns {
+        if let Some(tick_ns) = self.source.clock_tick_ns {
             engine.notes.push(explain::by_timers(sampling, tick_ns));
         }
         Ok(engine)

@@ -60,7 +60,7 @@ pub(crate) fn run(
 ) -> (Run, f64) {
     let mut run = figures_of(figures, setup, sampling, target);
     run.weight_s = collected.weight_ns() * 1e-9;
-    let seen = match (figures.is_inside, figures.kernel_seen) {
+    let seen = match (figures.source.is_loaded, figures.kernel_seen) {
         (true, _) => Seen::Agents,
         (false, true) => Seen::Everything,
         (false, false) => Seen::UserCode,
@@ -212,7 +212,7 @@ fn figures_of(end: &Figures, setup: &Setup, sampling: &SamplingSettings, target:
         predicted_rate_se_hz: prediction.rate_hz.se,
         retunes: decision.map_or(0, |decision| decision.retunes),
         attach_mode: end.attach_mode.as_str().to_owned(),
-        event: end.event.to_owned(),
+        event: end.source.event.to_owned(),
         unwind: end.settings.method.as_str().to_owned(),
         stack_copy_bytes: u64::from(end.settings.copied_bytes()),
         stopped: String::new(),

@@ -1,9 +1,9 @@
 //! Samples by perf events: one clock for each CPU, for a control group on each CPU, or for each thread on each CPU.
 //!
 //! The clocks can be reopened (another stack size, another way to unwind, new threads) without losing a record or
-//! leaving a task without a clock: [`open_incoming`](PerfSampler::open_incoming) starts the new clocks next to the old
-//! ones, [`attach_more`](PerfSampler::attach_more) attaches to threads that were born meanwhile, and
-//! [`close_outgoing`](PerfSampler::close_outgoing) stops the old ones. Samples that both took are recognised.
+//! leaving a task without a clock: [`open_incoming`](Source::open_incoming) starts the new clocks next to the old
+//! ones, [`attach_more`](Source::attach_more) attaches to threads that were born meanwhile, and
+//! [`close_outgoing`](Source::close_outgoing) stops the old ones. Samples that both took are recognised.
 //!
 //! - Closing an event ends those that children inherited from it. So a child that was born before its parent's
 //!   new clock ran gets a clock of its own: births are drained from the rings until there are no new ones.
@@ -32,6 +32,7 @@ use super::access::{Access, OpenError};
 use super::reporters::Reporters;
 use super::rings::Rings;
 use super::shared_reports::{Claim, DrainSummary, Reader, SharedReports};
+use super::source::{Nature, Source, StartError};
 use crate::cgroup::Cgroup;
 use crate::sys::limits::OnlineCpu;
 use crate::sys::perf_event::{ClockEvent, Event, Reports, Scope};
@@ -178,6 +179,16 @@ pub(crate) enum Drained<'a> {
 }
 
 impl PerfSampler {
+    /// What to know about perf events.
+    pub(crate) const NATURE: Nature = Nature {
+        event: "cpu-clock",
+        is_loaded: false,
+        attaches_itself: false,
+        times_itself: false,
+        clock_tick_ns: None,
+        unwinds: None,
+    };
+
     /// Opens rings and clocks; nothing runs yet.
     pub(crate) fn open(
         access: Access,
@@ -213,59 +224,6 @@ impl PerfSampler {
         Ok(sampler)
     }
 
-    /// Reads names, forks and exits on whole CPUs from `shared`; to be called before the clocks start.
-    pub(crate) fn share_reports(&mut self, shared: SharedReports) {
-        self.shared = Some(shared);
-    }
-
-    /// Starts the clocks.
-    pub(crate) fn start(&mut self) -> io::Result<()> {
-        let attachment = self.attachment.clone();
-        self.report(&attachment)?;
-        let mut clocks = std::mem::take(&mut self.clocks);
-        let started = self.run(&mut clocks);
-        self.clocks = clocks;
-        self.book.hand_over(0, []);
-        started
-    }
-
-    /// Stops the clocks for good.
-    pub(crate) fn stop(&mut self) {
-        for clock in &mut self.clocks {
-            let _ = clock.event.disable(); // what cannot be stopped ends with its descriptor
-        }
-        self.reporters = Reporters::default();
-        if let Some(reader) = &self.reader {
-            reader.stop();
-        }
-    }
-
-    /// Opens new clocks, with other settings, for other threads or for the CPUs that are online now, and starts them
-    /// next to the old ones. After an error everything is as before.
-    pub(crate) fn open_incoming(
-        &mut self,
-        attachment: Attachment,
-        settings: ClockSettings,
-    ) -> Result<(), OpenError> {
-        let online = limits::online();
-        self.rings.replace(&limits::numbers(&online)).map_err(OpenError::Other)?;
-        let old = (self.settings, std::mem::replace(&mut self.attachment, attachment));
-        self.settings = settings;
-        let opened = self.renew_reporters(&old.1, &online).map_err(OpenError::Other);
-        let opened = opened.and_then(|()| self.open_and_run(&self.attachment.followed()));
-        match opened {
-            Ok(refused) => {
-                self.attachment.leave_out(&refused);
-                self.online = online;
-                Ok(())
-            }
-            Err(error) => {
-                (self.settings, self.attachment) = old;
-                Err(error)
-            }
-        }
-    }
-
     /// [`Self::report`], but reopens all reporters if CPUs have come or gone: those of a CPU that returned are dead.
     fn renew_reporters(&mut self, outgoing: &Attachment, online: &[OnlineCpu]) -> io::Result<()> {
         if online == self.online {
@@ -292,176 +250,11 @@ impl PerfSampler {
         self.reporters.adjust(&self.rings, has_own, tasks && self.settings.mappings)
     }
 
-    /// Attaches to more threads, next to those of the incoming clocks.
-    pub(crate) fn attach_more(&mut self, threads: &[u32]) -> Result<(), OpenError> {
-        let tasks: Vec<Followed> = threads.iter().copied().map(Followed::Task).collect();
-        let refused = match self.open_and_run(&tasks) {
-            Err(OpenError::TargetGone) => FxHashSet::default(),
-            opened => opened?,
-        };
-        if let Attachment::Tasks(attached) = &mut self.attachment {
-            attached.extend(threads);
-        }
-        self.attachment.leave_out(&refused);
-        Ok(())
-    }
-
-    /// Why clocks could not be opened for some threads since the last call, if so.
-    pub(crate) fn take_refused(&mut self) -> Option<io::Error> {
-        self.refused.take()
-    }
-
-    /// Stops the old clocks; the incoming ones alone count from now on.
-    pub(crate) fn close_outgoing(&mut self) {
-        let incoming = std::mem::take(&mut self.incoming);
-        let mut outgoing = std::mem::replace(&mut self.clocks, incoming);
-        let now_ns = clock::monotonic_ns();
-        self.book.hand_over(now_ns, outgoing.iter().map(|old| old.event.id()));
-        for old in &mut outgoing {
-            let _ = old.event.disable(); // also stops inherited events
-        }
-        self.count_closed(&outgoing);
-        let attachment = self.attachment.clone();
-        let _ = self.report(&attachment); // can only close reporters here
-        self.book.forget(now_ns);
-        self.formats.retain(|event, _| self.book.knows(*event));
-    }
-
     /// For as long as both ran, only what the outgoing ones have counted counts.
     fn count_closed(&mut self, outgoing: &[Clock]) {
         let counted = counted_ns(outgoing).zip(counted_ns(&self.clocks));
         self.closed_ns =
             self.closed_ns.zip(counted).map(|(sum_ns, (old_ns, new_ns))| sum_ns + old_ns - new_ns);
-    }
-
-    /// CPU time of the target while it had clocks (ns), where these are of threads and always were. Since Linux 6.16 a thread has none any
-    /// more when the kernel frees its memory at its end.
-    pub(crate) fn counted_ns(&self) -> Option<u64> {
-        let running_ns = counted_ns(&self.clocks)?;
-        let once_ns = self.closed_ns? + running_ns - self.book.twice_ns() as i64;
-        Some(once_ns.max(0) as u64)
-    }
-
-    /// Sets the mean period of all clocks, each at its next redraw.
-    pub(crate) fn set_period(&mut self, period_ns: u64) {
-        self.settings.period_ns = period_ns;
-    }
-
-    /// Draws the time until the next redraw (ns).
-    pub(crate) fn draw_step_ns(&mut self) -> u64 {
-        self.dither.step_ns()
-    }
-
-    /// Draws new periods for those clocks that are due.
-    pub(crate) fn redraw(&mut self) {
-        let count = self.clocks.len();
-        let mean_ns = self.settings.period_ns;
-        for step in 0..count.min(REDRAWS_AT_ONCE) {
-            let clock = &self.clocks[(self.next_redraw + step) % count];
-            if !self.book.due(clock.slot, clock::monotonic_ns(), mean_ns, &mut self.dither) {
-                continue;
-            }
-            let period_ns = self.dither.draw(mean_ns);
-            if clock.event.set_period(period_ns).is_ok() {
-                self.book.set(clock.slot, clock::monotonic_ns(), period_ns, mean_ns);
-            }
-        }
-        self.next_redraw = (self.next_redraw + REDRAWS_AT_ONCE) % count.max(1);
-    }
-
-    /// Hands over every record made until `until_ns`, in time order.
-    pub(crate) fn drain(&mut self, until_ns: u64, mut handle: impl FnMut(Drained<'_>)) {
-        let now_ns = clock::monotonic_ns();
-        if self.filling.is_due(now_ns) {
-            self.filling.note(now_ns, self.rings.take_most_written());
-        }
-        let (book, formats) = (&mut self.book, &self.formats);
-        let bare = RecordFormat::new(false);
-        let mut take = |report: Option<&Claim>, raw: RawRecord<'_>| {
-            let event = event_of(&raw);
-            let format = event.and_then(|event| formats.get(&event)).unwrap_or(&bare);
-            handle(match raw.decode(format) {
-                Ok(Record::Sample(sample)) => match book.weigh(&hit(event.unwrap_or(0), &sample)) {
-                    Some(weight_ns) => Drained::Record(Record::Sample(sample), weight_ns),
-                    None => Drained::Double,
-                },
-                Ok(Record::Exit(task)) => {
-                    book.ended(task.tid);
-                    side_record(Record::Exit(task), report)
-                }
-                // Records that other targets read too are passed on as they are, except that their losses were not
-                // samples.
-                Ok(Record::Lost { count }) if report.is_some() => Drained::LostReports(count),
-                Ok(record) => side_record(record, report),
-                Err(_) => Drained::Undecodable,
-            });
-        };
-        let DrainSummary { lost, owed } = match &self.reader {
-            Some(reader) => reader.drain_with(&mut self.rings, until_ns, take),
-            None => {
-                self.rings.drain(until_ns, |_, raw| take(None, raw));
-                DrainSummary::default()
-            }
-        };
-        if lost > 0 {
-            handle(Drained::LostReports(lost));
-        }
-        handle(Drained::Owed(owed));
-        for _ in 0..self.rings.take_damaged() {
-            handle(Drained::Undecodable);
-        }
-    }
-
-    /// How long the rings take to fill to a quarter at the present rate, if every CPU is busy (ns), or as they did last.
-    pub(crate) fn time_to_fill_ns(&self) -> u64 {
-        let stack_bytes = u64::from(self.settings.copied_bytes());
-        let ring_bytes = self.rings.capacity() as u64;
-        let by_period_ns = resources::time_to_fill_ns(ring_bytes, stack_bytes, self.settings.period_ns);
-        by_period_ns.min(self.filling.time_to_fill_ns(ring_bytes))
-    }
-
-    /// Memory of the rings (bytes).
-    pub(crate) fn ring_bytes(&self) -> u64 {
-        self.rings.bytes()
-    }
-
-    /// CPUs that are sampled.
-    pub(crate) fn cpus(&self) -> usize {
-        self.rings.cpus().len()
-    }
-
-    /// Whether a record waits in a ring.
-    pub(crate) fn has_records(&self) -> bool {
-        self.rings.have_records()
-    }
-
-    /// The number of running clocks.
-    pub(crate) fn clock_count(&self) -> usize {
-        self.clocks.len()
-    }
-
-    /// Whether the clocks are attached to few threads, whose switches can be read often.
-    pub(crate) fn few_threads(&self) -> bool {
-        const FEW: usize = 8;
-        matches!(&self.attachment, Attachment::Tasks(threads) if threads.len() <= FEW)
-    }
-
-    /// What the clocks are attached to.
-    pub(crate) fn attachment(&self) -> &Attachment {
-        &self.attachment
-    }
-
-    /// Those of these threads without a clock of their own; none if clocks are on whole CPUs or a group.
-    pub(crate) fn unattached(&self, mut threads: Vec<u32>) -> Vec<u32> {
-        let Attachment::Tasks(attached) = &self.attachment else { return Vec::new() };
-        let attached: FxHashSet<&u32> = attached.iter().collect();
-        threads.retain(|thread| !attached.contains(thread));
-        threads
-    }
-
-    /// Whether CPUs have come or gone since clocks were opened with success.
-    pub(crate) fn cpus_changed(&self) -> bool {
-        limits::online() != self.online
     }
 
     fn open_and_run(&mut self, followed: &[Followed]) -> Result<FxHashSet<u32>, OpenError> {
@@ -544,6 +337,203 @@ impl PerfSampler {
             self.book.run_on(*slot, matches!(self.attachment, Attachment::Cpus));
         }
         Ok(())
+    }
+}
+
+impl Source for PerfSampler {
+    fn nature(&self) -> Nature {
+        Self::NATURE
+    }
+
+    fn start(&mut self) -> Result<(), StartError> {
+        let attachment = self.attachment.clone();
+        self.report(&attachment)?;
+        let mut clocks = std::mem::take(&mut self.clocks);
+        let started = self.run(&mut clocks);
+        self.clocks = clocks;
+        self.book.hand_over(0, []);
+        Ok(started?)
+    }
+
+    fn stop(&mut self) {
+        for clock in &mut self.clocks {
+            let _ = clock.event.disable(); // what cannot be stopped ends with its descriptor
+        }
+        self.reporters = Reporters::default();
+        if let Some(reader) = &self.reader {
+            reader.stop();
+        }
+    }
+
+    fn open_incoming(&mut self, attachment: Attachment, settings: ClockSettings) -> Result<(), OpenError> {
+        let online = limits::online();
+        self.rings.replace(&limits::numbers(&online)).map_err(OpenError::Other)?;
+        let old = (self.settings, std::mem::replace(&mut self.attachment, attachment));
+        self.settings = settings;
+        let opened = self.renew_reporters(&old.1, &online).map_err(OpenError::Other);
+        let opened = opened.and_then(|()| self.open_and_run(&self.attachment.followed()));
+        match opened {
+            Ok(refused) => {
+                self.attachment.leave_out(&refused);
+                self.online = online;
+                Ok(())
+            }
+            Err(error) => {
+                (self.settings, self.attachment) = old;
+                Err(error)
+            }
+        }
+    }
+
+    fn set_period(&mut self, period_ns: u64) {
+        self.settings.period_ns = period_ns;
+    }
+
+    fn draw_step_ns(&mut self) -> u64 {
+        self.dither.step_ns()
+    }
+
+    fn drain(&mut self, until_ns: u64, handle: &mut dyn FnMut(Drained<'_>)) {
+        let now_ns = clock::monotonic_ns();
+        if self.filling.is_due(now_ns) {
+            self.filling.note(now_ns, self.rings.take_most_written());
+        }
+        let (book, formats) = (&mut self.book, &self.formats);
+        let bare = RecordFormat::new(false);
+        let mut take = |report: Option<&Claim>, raw: RawRecord<'_>| {
+            let event = event_of(&raw);
+            let format = event.and_then(|event| formats.get(&event)).unwrap_or(&bare);
+            handle(match raw.decode(format) {
+                Ok(Record::Sample(sample)) => match book.weigh(&hit(event.unwrap_or(0), &sample)) {
+                    Some(weight_ns) => Drained::Record(Record::Sample(sample), weight_ns),
+                    None => Drained::Double,
+                },
+                Ok(Record::Exit(task)) => {
+                    book.ended(task.tid);
+                    side_record(Record::Exit(task), report)
+                }
+                // Records that other targets read too are passed on as they are, except that their losses were not
+                // samples.
+                Ok(Record::Lost { count }) if report.is_some() => Drained::LostReports(count),
+                Ok(record) => side_record(record, report),
+                Err(_) => Drained::Undecodable,
+            });
+        };
+        let DrainSummary { lost, owed } = match &self.reader {
+            Some(reader) => reader.drain_with(&mut self.rings, until_ns, take),
+            None => {
+                self.rings.drain(until_ns, |_, raw| take(None, raw));
+                DrainSummary::default()
+            }
+        };
+        if lost > 0 {
+            handle(Drained::LostReports(lost));
+        }
+        handle(Drained::Owed(owed));
+        for _ in 0..self.rings.take_damaged() {
+            handle(Drained::Undecodable);
+        }
+    }
+
+    fn has_records(&self) -> bool {
+        self.rings.have_records()
+    }
+
+    fn time_to_fill_ns(&self) -> u64 {
+        let stack_bytes = u64::from(self.settings.copied_bytes());
+        let ring_bytes = self.rings.capacity() as u64;
+        let by_period_ns = resources::time_to_fill_ns(ring_bytes, stack_bytes, self.settings.period_ns);
+        by_period_ns.min(self.filling.time_to_fill_ns(ring_bytes))
+    }
+
+    fn cpus(&self) -> usize {
+        self.rings.cpus().len()
+    }
+
+    fn clock_count(&self) -> usize {
+        self.clocks.len()
+    }
+
+    fn attachment(&self) -> &Attachment {
+        &self.attachment
+    }
+
+    fn attach_more(&mut self, threads: &[u32]) -> Result<(), OpenError> {
+        let tasks: Vec<Followed> = threads.iter().copied().map(Followed::Task).collect();
+        let refused = match self.open_and_run(&tasks) {
+            Err(OpenError::TargetGone) => FxHashSet::default(),
+            opened => opened?,
+        };
+        if let Attachment::Tasks(attached) = &mut self.attachment {
+            attached.extend(threads);
+        }
+        self.attachment.leave_out(&refused);
+        Ok(())
+    }
+
+    fn close_outgoing(&mut self) {
+        let incoming = std::mem::take(&mut self.incoming);
+        let mut outgoing = std::mem::replace(&mut self.clocks, incoming);
+        let now_ns = clock::monotonic_ns();
+        self.book.hand_over(now_ns, outgoing.iter().map(|old| old.event.id()));
+        for old in &mut outgoing {
+            let _ = old.event.disable(); // also stops inherited events
+        }
+        self.count_closed(&outgoing);
+        let attachment = self.attachment.clone();
+        let _ = self.report(&attachment); // can only close reporters here
+        self.book.forget(now_ns);
+        self.formats.retain(|event, _| self.book.knows(*event));
+    }
+
+    fn counted_ns(&self) -> Option<u64> {
+        let running_ns = counted_ns(&self.clocks)?;
+        let once_ns = self.closed_ns? + running_ns - self.book.twice_ns() as i64;
+        Some(once_ns.max(0) as u64)
+    }
+
+    fn redraw(&mut self) {
+        let count = self.clocks.len();
+        let mean_ns = self.settings.period_ns;
+        for step in 0..count.min(REDRAWS_AT_ONCE) {
+            let clock = &self.clocks[(self.next_redraw + step) % count];
+            if !self.book.due(clock.slot, clock::monotonic_ns(), mean_ns, &mut self.dither) {
+                continue;
+            }
+            let period_ns = self.dither.draw(mean_ns);
+            if clock.event.set_period(period_ns).is_ok() {
+                self.book.set(clock.slot, clock::monotonic_ns(), period_ns, mean_ns);
+            }
+        }
+        self.next_redraw = (self.next_redraw + REDRAWS_AT_ONCE) % count.max(1);
+    }
+
+    fn ring_bytes(&self) -> u64 {
+        self.rings.bytes()
+    }
+
+    fn share_reports(&mut self, shared: SharedReports) {
+        self.shared = Some(shared);
+    }
+
+    fn few_threads(&self) -> bool {
+        const FEW: usize = 8;
+        matches!(&self.attachment, Attachment::Tasks(threads) if threads.len() <= FEW)
+    }
+
+    fn unattached(&self, mut threads: Vec<u32>) -> Vec<u32> {
+        let Attachment::Tasks(attached) = &self.attachment else { return Vec::new() };
+        let attached: FxHashSet<&u32> = attached.iter().collect();
+        threads.retain(|thread| !attached.contains(thread));
+        threads
+    }
+
+    fn take_refused(&mut self) -> Option<io::Error> {
+        self.refused.take()
+    }
+
+    fn cpus_changed(&self) -> bool {
+        limits::online() != self.online
     }
 }
 

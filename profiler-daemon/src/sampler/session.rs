@@ -13,34 +13,30 @@ mod maps;
 mod members;
 mod owners;
 mod readings;
+mod stacks;
 
 use std::hash::{BuildHasher, Hash};
 
 use profiler_core::aggregate::{Aggregator, Chain};
 use profiler_core::handler_trace::HandledSample;
 use profiler_core::process::ProcessTable;
-use profiler_core::profile::Outcome;
 use profiler_core::rate::{ThreadVisits, TopShares};
 use profiler_core::record::{RawSample, Record, Task};
 use profiler_core::stack::{Frame, ObjectId};
 use profiler_core::stats;
-use profiler_core::unwind::basis::Basis;
-use profiler_core::unwind::copy::CopySize;
-use profiler_core::unwind::earlier::{EarlierStacks, Followed};
-use profiler_core::unwind::method::{Method, MethodChoice};
-use profiler_core::unwind::{StackEnd, StackUnwinder};
+use profiler_core::unwind::method::MethodChoice;
 use rustc_hash::{FxBuildHasher, FxHashMap};
 
 use self::charged::{Charged, Clock};
 use self::clocks::ClockedCpu;
 pub(crate) use self::counts::Counts;
 pub(crate) use self::cut::Collected;
-use self::deeper::DeeperStacks;
 use self::lost::Losses;
 use self::members::Members;
 use self::owners::Sampled;
 pub(crate) use self::owners::{Owner, Owners, Share};
 use self::readings::Readings;
+use self::stacks::{Chains, StackRead, StackReader};
 use super::handler_time::RecentSamples;
 use super::own_time::OwnTime;
 use super::perf::Drained;
@@ -48,7 +44,7 @@ use super::rereads::Rereads;
 use super::target_cpu::TargetCpu;
 use crate::jit::JitStore;
 use crate::objects::{ObjectStore, Symbols};
-use crate::sys::{clock, limits};
+use crate::sys::clock;
 
 /// Births and execs of the target's processes, from records.
 #[derive(Debug, Default)]
@@ -57,6 +53,20 @@ pub(crate) struct ProcessEvents {
     pub(crate) births: Vec<(u32, u32)>,
     /// Processes that execute another program.
     pub(crate) execs: Vec<u32>,
+}
+
+impl ProcessEvents {
+    fn born(&mut self, task: Task) {
+        if self.births.len() < MOST_PROCESS_EVENTS {
+            self.births.push((task.pid, task.parent_pid));
+        }
+    }
+
+    fn executes(&mut self, pid: u32) {
+        if self.execs.len() < MOST_PROCESS_EVENTS {
+            self.execs.push(pid);
+        }
+    }
 }
 
 /// The largest valid count in a record of a timer signal: the program writes these records, and may write anything.
@@ -71,10 +81,6 @@ pub(crate) struct Session {
     pub(crate) objects: ObjectStore,
     jit: JitStore,
     pub(crate) cpu: TargetCpu,
-    pub(crate) choice: MethodChoice,
-    pub(crate) copy: CopySize,
-    /// The processes whose stacks decided `choice` and `copy`.
-    basis: Basis,
     pub(crate) counts: Counts,
     pub(crate) recent: RecentSamples,
     losses: Losses,
@@ -93,12 +99,11 @@ pub(crate) struct Session {
     pub(crate) owners: Option<Owners>,
     /// The target's CPU time, if it is one among many with events of their own.
     clocked_cpu: Option<ClockedCpu>,
-    stacks: StackReader,
+    pub(crate) stacks: StackReader,
     readings: Readings,
     times: Times,
     /// Weights of objects up to the last cut, decayed.
     past_weights: FxHashMap<ObjectId, f64>,
-    program_changed: bool,
     rereads: Rereads,
     rebalance_at_ns: u64,
 }
@@ -115,25 +120,6 @@ struct Times {
     window_end_ns: u64,
 }
 
-/// What turns samples into stacks.
-struct StackReader {
-    unwinder: StackUnwinder,
-    earlier: EarlierStacks,
-    deeper: DeeperStacks,
-    /// Entries that the kernel keeps of a call chain.
-    chain_limit: usize,
-    buffers: Buffers,
-}
-
-/// Kept between samples to spare allocations.
-#[derive(Default)]
-struct Buffers {
-    kernel: Vec<u64>,
-    user: Vec<u64>,
-    by_frame_pointer: Vec<u64>,
-    places: Vec<u64>,
-}
-
 impl Session {
     /// A session without a target yet; memory for unwind tables and names is shared.
     pub(crate) fn new(choice: MethodChoice, symbols: &Symbols) -> Self {
@@ -142,9 +128,6 @@ impl Session {
             objects: ObjectStore::new(symbols),
             jit: JitStore::default(),
             cpu: TargetCpu::default(),
-            choice,
-            copy: CopySize::default(),
-            basis: Basis::default(),
             counts: Counts::default(),
             recent: RecentSamples::default(),
             losses: Losses::default(),
@@ -157,13 +140,7 @@ impl Session {
             aggregator: Aggregator::default(),
             owners: None,
             clocked_cpu: None,
-            stacks: StackReader {
-                unwinder: StackUnwinder::default(),
-                earlier: EarlierStacks::default(),
-                deeper: DeeperStacks::default(),
-                chain_limit: limits::max_call_chain(),
-                buffers: Buffers::default(),
-            },
+            stacks: StackReader::new(choice),
             readings: Readings::default(),
             times: Times {
                 start_ns: u64::MAX,
@@ -172,7 +149,6 @@ impl Session {
                 window_end_ns: u64::MAX,
             },
             past_weights: FxHashMap::default(),
-            program_changed: false,
             rereads: Rereads::default(),
             rebalance_at_ns: 0,
         }
@@ -207,11 +183,6 @@ impl Session {
     /// Samples count until `end_ns`: from then on another session counts.
     pub(crate) fn count_until(&mut self, end_ns: u64) {
         self.times.end_ns = end_ns;
-    }
-
-    /// Entries that the kernel keeps of a call chain.
-    pub(crate) fn chain_limit(&self) -> usize {
-        self.stacks.chain_limit
     }
 
     /// Time since sampling began (ns).
@@ -252,90 +223,81 @@ impl Session {
                 self.mapping_reported(&mapped);
                 self.stacks.unwinder.note_change();
             }
-            Drained::Record(Record::Comm { pid, tid, name, exec }, _) => {
-                self.count_side_record(pid);
-                if exec {
-                    self.counts.execs += 1;
-                    self.members.awaited = self.members.awaited.filter(|awaited| *awaited != pid);
-                    self.program_ended(pid);
-                }
-                self.processes.renamed(pid, tid, &name, exec);
-                if let Some(owners) =
-                    self.owners.as_mut().filter(|_| exec && !self.members.excluded.contains(&pid))
-                {
-                    owners.executes(pid);
-                }
-                if self.members.meets_unknown && pid == tid && !self.processes.contains(pid) {
-                    self.members.names.note(pid, &name);
-                }
-                if exec && self.processes.contains(pid) {
-                    let is_only = self.processes.live().nth(1).is_none();
-                    self.program_changed |= self.basis.program_changed(pid, is_only);
-                }
-                if let Some(events) = self
-                    .process_events
-                    .as_mut()
-                    .filter(|events| exec && events.execs.len() < MOST_PROCESS_EVENTS)
-                {
-                    events.execs.push(pid);
-                }
-            }
-            Drained::Record(Record::Fork(task), _) => {
-                let is_new = self.processes.forked(task);
-                let is_process = task.pid != task.parent_pid;
-                if self.members.meets_unknown
-                    && is_process
-                    && self.members.excluded.contains(&task.parent_pid)
-                {
-                    self.members.excluded.insert(task.pid); // it may end before it is found
-                }
-                if is_new && self.members.excluded.contains(&task.pid) {
-                    self.processes.forget(task.pid); // it was found before this was read
-                }
-                // The child of a non-target process may still be the target's, if a scan found it.
-                let is_ours = [task.pid, task.parent_pid].iter().all(|pid| self.processes.contains(*pid));
-                match is_ours {
-                    true => self.counts.forks += 1,
-                    false => self.counts.foreign_side_records += 1,
-                }
-                if let Some(owners) = self.owners.as_mut().filter(|_| is_process) {
-                    owners.forked(task.pid, task.parent_pid);
-                }
-                if is_process && is_ours {
-                    self.clocked_cpu.iter_mut().for_each(|cpu| cpu.born(task.pid));
-                    self.cpu.forked(task.pid, task.parent_pid);
-                    self.rereads.inherited(task.pid, task.parent_pid);
-                    if let Some(events) = self
-                        .process_events
-                        .as_mut()
-                        .filter(|events| events.births.len() < MOST_PROCESS_EVENTS)
-                    {
-                        events.births.push((task.pid, task.parent_pid));
-                    }
-                    if is_new {
-                        self.code_inherited(task);
-                    }
-                }
-            }
+            Drained::Record(Record::Comm { pid, tid, name, exec }, _) => self.renamed(pid, tid, &name, exec),
+            Drained::Record(Record::Fork(task), _) => self.forked(task),
             Drained::Record(Record::Lost { count }, _) => {
                 self.counts.lost += count.min(MOST_AT_ONCE);
                 self.records_lost();
             }
             Drained::Record(Record::Throttle, _) => self.counts.throttled += 1,
-            Drained::Record(Record::Exit(task), _) if self.processes.contains(task.pid) => {
-                self.counts.ends += 1;
-                self.stacks.earlier.forget_thread(task.tid);
-                self.visits.ended(task.tid);
-                self.readings.exits.note(task);
-            }
-            Drained::Record(Record::Exit(task), _) => {
-                self.counts.foreign_side_records += 1;
-                if task.pid == task.tid {
-                    self.members.names.forget(task.pid);
-                    self.owners.iter_mut().for_each(|owners| owners.ended(task.pid, None));
-                }
-            }
+            Drained::Record(Record::Exit(task), _) => self.ended(task),
             Drained::Record(Record::Other, _) => {}
+        }
+    }
+
+    fn renamed(&mut self, pid: u32, tid: u32, name: &str, exec: bool) {
+        self.count_side_record(pid);
+        if exec {
+            self.counts.execs += 1;
+            self.members.awaited = self.members.awaited.filter(|awaited| *awaited != pid);
+            self.program_ended(pid);
+        }
+        self.processes.renamed(pid, tid, name, exec);
+        if let Some(owners) = self.owners.as_mut().filter(|_| exec && !self.members.excluded.contains(&pid)) {
+            owners.executes(pid);
+        }
+        if self.members.meets_unknown && pid == tid && !self.processes.contains(pid) {
+            self.members.names.note(pid, name);
+        }
+        if exec && self.processes.contains(pid) {
+            self.stacks.executes(pid, self.processes.live().nth(1).is_none());
+        }
+        if let Some(events) = self.process_events.as_mut().filter(|_| exec) {
+            events.executes(pid);
+        }
+    }
+
+    fn forked(&mut self, task: Task) {
+        let is_new = self.processes.forked(task);
+        let is_process = task.pid != task.parent_pid;
+        if self.members.meets_unknown && is_process && self.members.excluded.contains(&task.parent_pid) {
+            self.members.excluded.insert(task.pid); // it may end before it is found
+        }
+        if is_new && self.members.excluded.contains(&task.pid) {
+            self.processes.forget(task.pid); // it was found before this was read
+        }
+        // The child of a non-target process may still be the target's, if a scan found it.
+        let is_ours = [task.pid, task.parent_pid].iter().all(|pid| self.processes.contains(*pid));
+        match is_ours {
+            true => self.counts.forks += 1,
+            false => self.counts.foreign_side_records += 1,
+        }
+        if let Some(owners) = self.owners.as_mut().filter(|_| is_process) {
+            owners.forked(task.pid, task.parent_pid);
+        }
+        if is_process && is_ours {
+            self.clocked_cpu.iter_mut().for_each(|cpu| cpu.born(task.pid));
+            self.cpu.forked(task.pid, task.parent_pid);
+            self.rereads.inherited(task.pid, task.parent_pid);
+            self.process_events.iter_mut().for_each(|events| events.born(task));
+            if is_new {
+                self.code_inherited(task);
+            }
+        }
+    }
+
+    fn ended(&mut self, task: Task) {
+        if self.processes.contains(task.pid) {
+            self.counts.ends += 1;
+            self.stacks.earlier.forget_thread(task.tid);
+            self.visits.ended(task.tid);
+            self.readings.exits.note(task);
+            return;
+        }
+        self.counts.foreign_side_records += 1;
+        if task.pid == task.tid {
+            self.members.names.forget(task.pid);
+            self.owners.iter_mut().for_each(|owners| owners.ended(task.pid, None));
         }
     }
 
@@ -385,90 +347,19 @@ impl Session {
             }
             return;
         }
-        let mut by_frame_pointer = std::mem::take(&mut self.stacks.buffers.by_frame_pointer);
-        by_frame_pointer.clear();
-        if !is_awaited {
-            sample.user_chain(&mut by_frame_pointer);
-        }
-        self.look_for_code(sample, &by_frame_pointer);
-        self.stacks.buffers.by_frame_pointer = by_frame_pointer;
+        self.stacks.begin(sample, !is_awaited);
+        let Chains { kernel, by_frame_pointer, .. } = self.stacks.chains();
+        let (innermost, frames) =
+            (by_frame_pointer.first().copied(), (kernel.len() + by_frame_pointer.len()) as u64);
+        self.look_for_code(sample, innermost);
         let Some(process) = self.processes.get(sample.pid) else { return };
-        self.basis.observe(sample.pid);
-        let Buffers { kernel, user, by_frame_pointer, places } = &mut self.stacks.buffers;
-        kernel.clear();
-        user.clear();
-        places.clear();
-        sample.kernel_chain(kernel);
-        let frames = (kernel.len() + by_frame_pointer.len()) as u64;
         self.counts.samples += 1;
         self.counts.frames += frames;
         self.recent.note(HandledSample { at_ns: sample.time_ns, cpu: sample.cpu, frames, stack_bytes });
-        let (mut depth_bytes, mut returns_outside_code) = (None, false);
-        let outcome = match (self.choice.method(), sample.regs, sample.stack) {
-            _ if is_awaited => Outcome::NoUserStack,
-            (Method::Dwarf | Method::Trial, Some(regs), Some(stack)) => {
-                let unwound = self.stacks.unwinder.unwind(process, regs, stack, user);
-                depth_bytes = Some(unwound.depth_bytes);
-                returns_outside_code = self.stacks.unwinder.returns_outside_code();
-                let is_trial = self.choice.method() == Method::Trial && !by_frame_pointer.is_empty();
-                let continued = is_trial.then(|| {
-                    let end = self.stacks.unwinder.chain_end(process, by_frame_pointer);
-                    let locate = |address| process.locate(address);
-                    self.choice.compare(by_frame_pointer, user, unwound.outcome, end, locate)
-                });
-                if let Some(continued) = continued.flatten() {
-                    continued.apply(by_frame_pointer, user);
-                    Outcome::Complete
-                } else {
-                    if !is_trial {
-                        self.choice.note_unwound(unwound.outcome);
-                    }
-                    places.extend_from_slice(self.stacks.unwinder.places());
-                    unwound.outcome
-                }
-            }
-            // Also samples still on their way when the method changed: they carry a chain.
-            (_, _, None) if !by_frame_pointer.is_empty() => {
-                std::mem::swap(user, by_frame_pointer);
-                let limit_reached = sample.chain_len() >= self.stacks.chain_limit;
-                let end = self.stacks.unwinder.chain_end(process, user);
-                returns_outside_code = end == StackEnd::NoCode;
-                self.choice.judge(user, limit_reached, end, |address| process.locate(address))
-            }
-            (_, Some(regs), Some(stack)) => {
-                let unwound = self.stacks.unwinder.unwind(process, regs, stack, user);
-                places.extend_from_slice(self.stacks.unwinder.places());
-                unwound.outcome
-            }
-            _ => Outcome::NoUserStack,
-        };
-        let unread = self.stacks.unwinder.unread().filter(|_| !places.is_empty());
-        let stack = Followed { frames: user, places, unread };
-        let same_function = |a, b| process.space.function(a) == process.space.function(b);
-        let thread = (sample.pid, sample.tid);
-        let mut is_completed = self.stacks.earlier.take(thread, outcome, stack, same_function);
-        let deeper = match (sample.regs, sample.stack, outcome) {
-            (Some(regs), Some(stack), Outcome::CopyTooShort | Outcome::StackAbsent) if !is_completed => {
-                self.stacks.deeper.read(sample.pid, stack, places, same_function).map(|whole| (regs, whole))
-            }
-            _ => None,
-        };
-        if let Some((regs, whole)) = deeper {
-            user.clear();
-            let outcome = self.stacks.unwinder.unwind(process, regs, whole, user).outcome;
-            places.clear();
-            places.extend_from_slice(self.stacks.unwinder.places());
-            let stack = Followed { frames: user, places, unread: self.stacks.unwinder.unread() };
-            is_completed = self.stacks.earlier.take(thread, outcome, stack, same_function)
-                || outcome == Outcome::Complete;
-        }
+        let StackRead { outcome, is_completed, returns_outside_code } =
+            self.stacks.read(sample, process, !is_awaited);
         self.counts.completed += u64::from(is_completed);
-        let is_whole = is_completed
-            || sample.chain_len() < self.stacks.chain_limit && is_all_kernel(outcome, kernel, user);
-        let outcome = if is_whole { Outcome::Complete } else { outcome };
-        if let Some(depth_bytes) = depth_bytes {
-            self.copy.observe(depth_bytes, outcome == Outcome::CopyTooShort);
-        }
+        let Chains { kernel, user, .. } = self.stacks.chains();
         self.jit.sampled(process.index, sample.pid, &self.objects.roots);
         self.jit.translate(process.index, sample.time_ns, &process.space, user);
         let chain = Chain { kernel, user, outcome };
@@ -508,12 +399,6 @@ impl Session {
     pub(crate) fn set_prices(&mut self, prices_ns: [f64; 3]) {
         self.charged.set_prices(prices_ns);
     }
-
-    /// Whether a process has executed another program since the last call, so that what was learnt of the target's
-    /// stacks no longer holds.
-    pub(crate) fn take_program_changed(&mut self) -> bool {
-        std::mem::take(&mut self.program_changed)
-    }
 }
 
 /// A stable key for a function.
@@ -525,12 +410,6 @@ fn has_kernel_frames(sample: &RawSample<'_>) -> bool {
     let mut kernel = Vec::new();
     sample.kernel_chain(&mut kernel);
     !kernel.is_empty()
-}
-
-/// Whether a stack has kernel frames only: a kernel thread's, or that of a task that is exiting or executing another
-/// program.
-fn is_all_kernel(outcome: Outcome, kernel: &[u64], user: &[u64]) -> bool {
-    outcome == Outcome::NoUserStack && user.is_empty() && !kernel.is_empty()
 }
 
 #[cfg(test)]

@@ -2,12 +2,12 @@
 
 use std::io;
 
-use profiler_core::rate::HandlerTime;
+use profiler_core::rate::{CostModel, HandlerTime};
+use profiler_core::unwind::method::Method;
 
 use super::access::OpenError;
-use super::perf::{Attachment, ClockSettings, Drained, PerfSampler};
+use super::perf::{Attachment, ClockSettings, Drained};
 use super::shared_reports::SharedReports;
-use super::timer_signal::TimerSampler;
 use crate::inject::Refused;
 
 /// Why the clocks do not start.
@@ -21,216 +21,141 @@ pub(crate) enum StartError {
     Refused(Refused),
 }
 
-/// One of the two sources.
-pub(crate) enum Source {
-    /// The kernel takes the samples.
-    Perf(Box<PerfSampler>),
-    /// An agent in each process does.
-    Timers(Box<TimerSampler>),
+/// What a run has to know of its source before it is opened: each item is a question that the code around it asks.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Nature {
+    /// What is sampled, for the profile.
+    pub(crate) event: &'static str,
+    /// Whether its code runs in the target's processes. What cannot load it is not sampled, and nothing may interrupt the profiler
+    /// while it is loaded.
+    pub(crate) is_loaded: bool,
+    /// Whether new threads and processes have a clock by themselves. Clocks are then never opened for them, and only change
+    /// their settings.
+    pub(crate) attaches_itself: bool,
+    /// Whether its samples say what they cost, so that nothing else has to find that out.
+    pub(crate) times_itself: bool,
+    /// The kernel's tick (ns), if its clocks only expire at ticks.
+    pub(crate) clock_tick_ns: Option<u64>,
+    /// How its stacks can be unwound, if only in one way.
+    pub(crate) unwinds: Option<Method>,
 }
 
-/// Calls a method of whichever source it is.
-macro_rules! either {
-    ($source:expr, $one:ident => $answer:expr) => {
-        match $source {
-            Source::Perf($one) => $answer,
-            Source::Timers($one) => $answer,
-        }
-    };
-}
+/// What takes the samples. A source hands them over as the records that the kernel would write, in time order, each with the CPU
+/// time that it stands for.
+///
+/// What has a default is for sources that can do it, or need it.
+pub(crate) trait Source {
+    /// What to know about it.
+    fn nature(&self) -> Nature;
 
-impl Source {
-    /// Whether samples are taken inside of the target's processes.
-    pub(crate) fn is_inside(&self) -> bool {
-        match self {
-            Self::Perf(_) => false,
-            Self::Timers(_) => true,
-        }
-    }
+    /// Everything that is sampled descends from this process.
+    fn follow(&mut self, _pid: u32) {}
+
+    /// What the first clocks are like and what samples cost, if it was not opened with that.
+    fn begin_with(&mut self, _settings: ClockSettings, _costs: &CostModel) {}
 
     /// Starts the clocks.
-    pub(crate) fn start(&mut self) -> Result<(), StartError> {
-        match self {
-            Self::Perf(perf) => Ok(perf.start()?),
-            Self::Timers(timers) => timers.start().map_err(StartError::Refused),
-        }
-    }
-
-    /// A sign of life for agents, which sample less without one; for use after long work.
-    pub(crate) fn beat(&mut self) {
-        match self {
-            Self::Perf(_) => {}
-            Self::Timers(timers) => timers.beat(),
-        }
-    }
+    ///
+    /// # Errors
+    ///
+    /// Why they do not start.
+    fn start(&mut self) -> Result<(), StartError>;
 
     /// Stops the clocks for good.
-    pub(crate) fn stop(&mut self) {
-        either!(self, one => one.stop());
-    }
+    fn stop(&mut self);
 
-    /// See [`PerfSampler::open_incoming`]. Timers only change their settings; new threads already have theirs.
-    pub(crate) fn open_incoming(
-        &mut self,
-        attachment: Attachment,
-        settings: ClockSettings,
-    ) -> Result<(), OpenError> {
-        match self {
-            Self::Perf(perf) => perf.open_incoming(attachment, settings),
-            Self::Timers(timers) => {
-                timers.set_copy(settings);
-                Ok(())
-            }
-        }
-    }
+    /// Opens new clocks, with other settings, for other threads or for the CPUs that are online now, and starts them next to the
+    /// old ones; a source that attaches by itself only changes its settings. After an error everything is as before.
+    ///
+    /// # Errors
+    ///
+    /// Why they cannot be opened.
+    fn open_incoming(&mut self, attachment: Attachment, settings: ClockSettings) -> Result<(), OpenError>;
 
-    /// See [`PerfSampler::attach_more`].
-    pub(crate) fn attach_more(&mut self, threads: &[u32]) -> Result<(), OpenError> {
-        match self {
-            Self::Perf(perf) => perf.attach_more(threads),
-            Self::Timers(_) => Ok(()),
-        }
-    }
-
-    /// See [`PerfSampler::close_outgoing`].
-    pub(crate) fn close_outgoing(&mut self) {
-        match self {
-            Self::Perf(perf) => perf.close_outgoing(),
-            Self::Timers(_) => {}
-        }
-    }
-
-    /// See [`PerfSampler::counted_ns`]; `None` for timers.
-    pub(crate) fn counted_ns(&self) -> Option<u64> {
-        match self {
-            Self::Perf(perf) => perf.counted_ns(),
-            Self::Timers(_) => None,
-        }
-    }
-
-    /// Sets the mean period of all clocks, each when it is its turn.
-    pub(crate) fn set_period(&mut self, period_ns: u64) {
-        either!(self, one => one.set_period(period_ns));
-    }
+    /// Sets the mean period of all clocks (ns), each when it is its turn.
+    fn set_period(&mut self, period_ns: u64);
 
     /// Draws the time until the next redraw (ns).
-    pub(crate) fn draw_step_ns(&mut self) -> u64 {
-        either!(self, one => one.draw_step_ns())
-    }
-
-    /// Draws new periods for those clocks that are due; timers do so by themselves.
-    pub(crate) fn redraw(&mut self) {
-        match self {
-            Self::Perf(perf) => perf.redraw(),
-            Self::Timers(_) => {}
-        }
-    }
+    fn draw_step_ns(&mut self) -> u64;
 
     /// Hands over every record made until `until_ns`, in time order.
-    pub(crate) fn drain(&mut self, until_ns: u64, handle: impl FnMut(Drained<'_>)) {
-        either!(self, one => one.drain(until_ns, handle));
-    }
+    fn drain(&mut self, until_ns: u64, handle: &mut dyn FnMut(Drained<'_>));
 
-    /// What handlers that time themselves have taken since the last call.
-    pub(crate) fn take_handler_times(&mut self) -> Vec<HandlerTime> {
-        match self {
-            Self::Perf(_) => Vec::new(),
-            Self::Timers(timers) => timers.take_handler_times(),
-        }
-    }
+    /// Whether there is a record to be handed over.
+    fn has_records(&self) -> bool;
 
     /// How long the rings take to fill to a quarter at the present rate, if everything is busy (ns).
-    pub(crate) fn time_to_fill_ns(&self) -> u64 {
-        either!(self, one => one.time_to_fill_ns())
+    fn time_to_fill_ns(&self) -> u64;
+
+    /// CPUs that are sampled.
+    fn cpus(&self) -> usize;
+
+    /// Clocks that run.
+    fn clock_count(&self) -> usize;
+
+    /// What the clocks are attached to.
+    fn attachment(&self) -> &Attachment {
+        &Attachment::Inside
+    }
+
+    /// A sign of life for code in the target, which samples less without one; for use after long work.
+    fn beat(&mut self) {}
+
+    /// Attaches to more threads, next to those of the incoming clocks.
+    ///
+    /// # Errors
+    ///
+    /// Why clocks cannot be opened for them.
+    fn attach_more(&mut self, _threads: &[u32]) -> Result<(), OpenError> {
+        Ok(())
+    }
+
+    /// Stops the old clocks; the incoming ones alone count from now on.
+    fn close_outgoing(&mut self) {}
+
+    /// CPU time of the target while it had clocks (ns), if that is known.
+    fn counted_ns(&self) -> Option<u64> {
+        None
+    }
+
+    /// Draws new periods for those clocks that are due, if they do not do so by themselves.
+    fn redraw(&mut self) {}
+
+    /// What handlers that time themselves have taken since the last call.
+    fn take_handler_times(&mut self) -> Vec<HandlerTime> {
+        Vec::new()
     }
 
     /// Memory of the rings that the kernel keeps (bytes).
-    pub(crate) fn ring_bytes(&self) -> u64 {
-        match self {
-            Self::Perf(perf) => perf.ring_bytes(),
-            Self::Timers(_) => 0, // the agents' memory is resident
-        }
+    fn ring_bytes(&self) -> u64 {
+        0
     }
 
-    /// See [`PerfSampler::share_reports`].
-    pub(crate) fn share_reports(&mut self, shared: &SharedReports) {
-        match self {
-            Self::Perf(perf) => perf.share_reports(shared.clone()),
-            Self::Timers(_) => {}
-        }
-    }
-
-    /// CPUs that are sampled.
-    pub(crate) fn cpus(&self) -> usize {
-        either!(self, one => one.cpus())
-    }
-
-    /// Whether there is a record to be handed over.
-    pub(crate) fn has_records(&self) -> bool {
-        either!(self, one => one.has_records())
-    }
-
-    /// Clocks that run.
-    pub(crate) fn clock_count(&self) -> usize {
-        match self {
-            Self::Perf(perf) => perf.clock_count(),
-            Self::Timers(timers) => timers.threads(),
-        }
-    }
+    /// Reads names, forks and exits on whole CPUs from `shared`; to be called before the clocks start.
+    fn share_reports(&mut self, _shared: SharedReports) {}
 
     /// Whether the clocks are attached to few threads, whose switches can be read often.
-    pub(crate) fn few_threads(&self) -> bool {
-        match self {
-            Self::Perf(perf) => perf.few_threads(),
-            Self::Timers(_) => false,
-        }
-    }
-
-    /// What the clocks are attached to.
-    pub(crate) fn attachment(&self) -> &Attachment {
-        match self {
-            Self::Perf(perf) => perf.attachment(),
-            Self::Timers(_) => &Attachment::Inside,
-        }
+    fn few_threads(&self) -> bool {
+        false
     }
 
     /// Those of these threads without a clock of their own.
-    pub(crate) fn unattached(&self, threads: Vec<u32>) -> Vec<u32> {
-        match self {
-            Self::Perf(perf) => perf.unattached(threads),
-            Self::Timers(_) => Vec::new(),
-        }
+    fn unattached(&self, _threads: Vec<u32>) -> Vec<u32> {
+        Vec::new()
     }
 
-    /// See [`PerfSampler::take_refused`].
-    pub(crate) fn take_refused(&mut self) -> Option<io::Error> {
-        match self {
-            Self::Perf(perf) => perf.take_refused(),
-            Self::Timers(_) => None,
-        }
+    /// Why clocks could not be opened for some threads since the last call, if so.
+    fn take_refused(&mut self) -> Option<io::Error> {
+        None
     }
 
-    /// What could not be sampled, for the person: lines.
-    pub(crate) fn shortfalls(&self) -> Vec<String> {
-        match self {
-            Self::Perf(_) => Vec::new(),
-            Self::Timers(timers) => timers.shortfalls(),
-        }
-    }
-
-    /// The name of the event that is sampled.
-    pub(crate) fn event(&self) -> &'static str {
-        match self {
-            Self::Perf(_) => "cpu-clock",
-            Self::Timers(_) => "timer-signal",
-        }
+    /// What could not be sampled, in lines for the user.
+    fn shortfalls(&self) -> Vec<String> {
+        Vec::new()
     }
 
     /// Whether CPUs have come or gone since the clocks were opened.
-    pub(crate) fn cpus_changed(&self) -> bool {
-        match self {
-            Self::Perf(perf) => perf.cpus_changed(),
-            Self::Timers(_) => false,
-        }
+    fn cpus_changed(&self) -> bool {
+        false
     }
 }

@@ -23,9 +23,10 @@ use std::io;
 use std::sync::Arc;
 
 use profiler_core::machine::Machine;
-use profiler_core::rate::{AtTick, Dither, HandlerTime};
+use profiler_core::rate::{AtTick, CostModel, Dither, HandlerTime};
 use profiler_core::record::{RawData, RawSample, Record, StackCopy, Task};
 use profiler_core::resources;
+use profiler_core::unwind::method::Method;
 use rustc_hash::FxHashSet;
 
 use agent_memory::{Begun, Found, Memory, SLOTS, SampleHead, Settings, decode, ring_words, words_for};
@@ -35,11 +36,13 @@ pub(crate) use self::injected_agent::Host;
 use self::injected_agent::InjectedAgent;
 use self::slots::{SlotOwner, Slots};
 use self::unannounced::UnannouncedThreads;
-use super::perf::{ClockSettings, Drained};
+use super::access::OpenError;
+use super::perf::{Attachment, ClockSettings, Drained};
+use super::source::{Nature, Source, StartError};
 use crate::inject::{Meanwhile, Refused};
 use crate::sys::agent_memory::AgentMemory;
 use crate::sys::maps::regions;
-use crate::sys::{clock, limits, self_copy};
+use crate::sys::{clock, limits, self_copy, signal_cost};
 
 /// The largest weight of a sample (ns); a larger one is not a valid record.
 const HEAVIEST_NS: u64 = 3_600_000_000_000;
@@ -52,6 +55,7 @@ const MOST_TIMES: usize = 256;
 
 /// Timers in the threads of a command and of what it starts.
 pub(crate) struct TimerSampler {
+    nature: Nature,
     memory: Arc<AgentMemory>,
     slots: Slots,
     unannounced: UnannouncedThreads,
@@ -103,6 +107,7 @@ impl TimerSampler {
         Memory::prepare(memory.words(), &published)
             .ok_or_else(|| io::Error::other("the memory is too small"))?;
         Ok(Self {
+            nature: Self::nature(),
             memory,
             slots: Slots::default(),
             unannounced: UnannouncedThreads::default(),
@@ -134,32 +139,25 @@ impl TimerSampler {
         Ok(sampler)
     }
 
+    /// What to know about timer signals.
+    pub(crate) fn nature() -> Nature {
+        Nature {
+            event: "timer-signal",
+            is_loaded: true,
+            attaches_itself: true,
+            times_itself: true,
+            clock_tick_ns: Some(signal_cost::tick_ns()),
+            unwinds: Some(Method::Dwarf), // agents copy stacks
+        }
+    }
+
     /// The name by which agents find the memory.
     pub(crate) fn place(&self) -> String {
         self.memory.path()
     }
 
-    /// Everything that is sampled descends from this process.
-    pub(crate) fn follow(&mut self, pid: u32) {
-        self.root = pid;
-        self.known.insert(pid);
-        self.descendants.begin(pid);
-    }
-
     fn shared(&self) -> Option<Memory<'_>> {
         Memory::of_own(self.memory.words())
-    }
-
-    /// Gives the agents a sign of life, without which they sample less and stop; restores overwritten settings.
-    pub(crate) fn beat(&mut self) {
-        let now_ns = clock::monotonic_ns();
-        let silence_ns = now_ns.saturating_sub(self.published.now_ns);
-        let is_intact =
-            self.is_stopped || self.shared().is_some_and(|memory| memory.has_settings(&self.published));
-        self.longest_silence_ns = self.longest_silence_ns.max(silence_ns);
-        self.overwritten += u64::from(!is_intact);
-        self.published.now_ns = now_ns;
-        self.publish();
     }
 
     /// Reserves memory for threads that may start.
@@ -175,12 +173,45 @@ impl TimerSampler {
         let _ = Memory::prepare(self.memory.words(), &self.published); // the size was sufficient before
     }
 
-    /// The command is about to begin, or the agent is loaded.
-    ///
-    /// # Errors
-    ///
-    /// Why it cannot be.
-    pub(crate) fn start(&mut self) -> Result<(), Refused> {
+    /// How much of the stack is copied from now on.
+    fn set_copy(&mut self, settings: ClockSettings) {
+        self.settings = settings;
+        self.published.stack_bytes = u64::from(settings.copied_bytes());
+        self.publish();
+    }
+
+    /// CPU time of threads that were sampled late or never, in words.
+    fn unseen(&self, memory: &Memory<'_>) -> Option<String> {
+        let (unseen_ms, what) = match &self.agent {
+            None => {
+                (memory.unseen_ns() / 1_000_000, "threads that ended between two ticks of the kernel used")
+            }
+            Some(agent) => {
+                (agent.late_ms(), "threads that started later had used, before they were sampled,")
+            }
+        };
+        (unseen_ms > MOST_UNSEEN_MS).then(|| format!("{what} some {unseen_ms} ms that no sample could hit"))
+    }
+}
+
+impl Source for TimerSampler {
+    fn nature(&self) -> Nature {
+        self.nature
+    }
+
+    fn follow(&mut self, pid: u32) {
+        self.root = pid;
+        self.known.insert(pid);
+        self.descendants.begin(pid);
+    }
+
+    fn begin_with(&mut self, settings: ClockSettings, costs: &CostModel) {
+        self.set_copy(settings);
+        self.set_period(settings.period_ns);
+        self.at_tick = costs.at_tick;
+    }
+
+    fn start(&mut self) -> Result<(), StartError> {
         let rings = rings_for(self.agent.as_ref().map_or(0, InjectedAgent::thread_count));
         if let Some(mut agent) = self.agent.take() {
             let published = self.published;
@@ -196,7 +227,7 @@ impl TimerSampler {
                 };
                 Ok(Box::new(beat) as Meanwhile)
             };
-            self.memory = agent.attach(prepare)?;
+            self.memory = agent.attach(prepare).map_err(StartError::Refused)?;
             self.published.now_ns = clock::monotonic_ns(); // no agent has waited for a sign of life until now
             if let Some(memory) = Memory::of_own(self.memory.words()) {
                 self.slots.look(&memory); // these threads are known without announcements
@@ -207,9 +238,9 @@ impl TimerSampler {
             self.agent = Some(agent);
         } else {
             self.memory.reserve(words_for(rings)).map_err(|error| {
-                Refused::Failed(format!(
+                StartError::Refused(Refused::Failed(format!(
                     "cannot be given memory for the samples ({error}); free some, and try again"
-                ))
+                )))
             })?;
         }
         self.reserved = rings;
@@ -217,8 +248,30 @@ impl TimerSampler {
         Ok(())
     }
 
-    /// Stops sampling: each thread at its next expiry. An injected agent is removed.
-    pub(crate) fn stop(&mut self) {
+    /// Only changes the settings: new threads have theirs already.
+    fn open_incoming(&mut self, _: Attachment, settings: ClockSettings) -> Result<(), OpenError> {
+        self.set_copy(settings);
+        Ok(())
+    }
+
+    fn clock_count(&self) -> usize {
+        self.slots.taken()
+    }
+
+    /// Without it, agents sample less and stop. Restores settings that were overwritten.
+    fn beat(&mut self) {
+        let now_ns = clock::monotonic_ns();
+        let silence_ns = now_ns.saturating_sub(self.published.now_ns);
+        let is_intact =
+            self.is_stopped || self.shared().is_some_and(|memory| memory.has_settings(&self.published));
+        self.longest_silence_ns = self.longest_silence_ns.max(silence_ns);
+        self.overwritten += u64::from(!is_intact);
+        self.published.now_ns = now_ns;
+        self.publish();
+    }
+
+    /// Each thread stops at its next expiry. An injected agent is removed.
+    fn stop(&mut self) {
         self.is_stopped = true;
         if let Some(memory) = self.shared() {
             memory.stop();
@@ -228,47 +281,25 @@ impl TimerSampler {
         }
     }
 
-    /// Sets the mean period of all timers, each at its next expiry.
-    pub(crate) fn set_period(&mut self, period_ns: u64) {
+    fn set_period(&mut self, period_ns: u64) {
         self.settings.period_ns = period_ns;
         self.published.period_ns = period_ns;
         self.publish();
     }
 
-    /// How much of the stack is copied from now on.
-    pub(crate) fn set_copy(&mut self, settings: ClockSettings) {
-        self.settings = settings;
-        self.published.stack_bytes = u64::from(settings.copied_bytes());
-        self.publish();
-    }
-
-    /// From now on, handler times include the rest of a sample's cost, as far as `at_tick` gives it.
-    pub(crate) fn charge(&mut self, at_tick: Option<AtTick>) {
-        self.at_tick = at_tick;
-    }
-
-    /// Draws the time until the next step (ns).
-    pub(crate) fn draw_step_ns(&mut self) -> u64 {
+    fn draw_step_ns(&mut self) -> u64 {
         self.dither.step_ns()
     }
 
-    /// Handler times since the last call, measured by the handlers themselves.
-    pub(crate) fn take_handler_times(&mut self) -> Vec<HandlerTime> {
+    fn take_handler_times(&mut self) -> Vec<HandlerTime> {
         std::mem::take(&mut self.times)
     }
 
-    /// Number of sampled threads.
-    pub(crate) fn threads(&self) -> usize {
-        self.slots.taken()
-    }
-
-    /// CPUs that the target can use.
-    pub(crate) fn cpus(&self) -> usize {
+    fn cpus(&self) -> usize {
         limits::online_cpus().len()
     }
 
-    /// What could not be sampled, in lines for the user.
-    pub(crate) fn shortfalls(&self) -> Vec<String> {
+    fn shortfalls(&self) -> Vec<String> {
         let Some(memory) = self.shared() else { return Vec::new() };
         let mut lines = self.agent.as_ref().map(InjectedAgent::shortfalls).unwrap_or_default();
         if self.agent.is_none() && !self.slots.ever_taken() {
@@ -311,33 +342,17 @@ impl TimerSampler {
         lines
     }
 
-    /// CPU time of threads that were sampled late or never, in words.
-    fn unseen(&self, memory: &Memory<'_>) -> Option<String> {
-        let (unseen_ms, what) = match &self.agent {
-            None => {
-                (memory.unseen_ns() / 1_000_000, "threads that ended between two ticks of the kernel used")
-            }
-            Some(agent) => {
-                (agent.late_ms(), "threads that started later had used, before they were sampled,")
-            }
-        };
-        (unseen_ms > MOST_UNSEEN_MS).then(|| format!("{what} some {unseen_ms} ms that no sample could hit"))
-    }
-
-    /// Whether a record waits.
-    pub(crate) fn has_records(&self) -> bool {
+    fn has_records(&self) -> bool {
         self.shared().is_some_and(|memory| self.slots.have_records(&memory))
     }
 
-    /// How long a ring takes to fill to a quarter at the present rate, if its thread is busy (ns).
-    pub(crate) fn time_to_fill_ns(&self) -> u64 {
+    fn time_to_fill_ns(&self) -> u64 {
         let stack_bytes = u64::from(self.settings.copied_bytes());
         let ring_bytes = ring_words(self.slots.highest_taken()) as u64 * 8; // the smallest ring in use
         resources::time_to_fill_ns(ring_bytes, stack_bytes, self.settings.period_ns)
     }
 
-    /// Hands over every record made until `until_ns`, in time order.
-    pub(crate) fn drain(&mut self, until_ns: u64, mut handle: impl FnMut(Drained<'_>)) {
+    fn drain(&mut self, until_ns: u64, handle: &mut dyn FnMut(Drained<'_>)) {
         self.beat();
         let now_ns = self.published.now_ns;
         let Some(memory) = Memory::of_own(self.memory.words()) else { return };
@@ -365,7 +380,7 @@ impl TimerSampler {
         self.slots.drain(&memory, (until_ns, now_ns), words, |thread, words| {
             match descendants.is_excluded(thread.pid) {
                 true => descendants.count_excluded(thread.pid),
-                false => target.decode(thread, words, bytes, &mut handle),
+                false => target.decode(thread, words, bytes, handle),
             }
         });
         for _ in 0..self.slots.take_damaged() {
@@ -420,7 +435,7 @@ impl Target<'_> {
         thread: SlotOwner,
         words: &[u64],
         bytes: &mut Vec<u8>,
-        handle: &mut impl FnMut(Drained<'_>),
+        handle: &mut dyn FnMut(Drained<'_>),
     ) {
         match decode(words) {
             Ok(Found::Sample(head, stack)) => {

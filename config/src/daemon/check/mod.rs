@@ -74,12 +74,8 @@ fn sampling(settings: &DaemonSettings, log: &mut Log) {
         confidence: settings.sampling.confidence,
         ..crate::SamplingSettings::default()
     };
-    if settings.sampling.backend == crate::Backend::TimerSignal {
-        log.wrong_key(
-            "sampling.backend",
-            "timer-signal samples what is recorded or attached to, one process at a time: use perf"
-                .to_owned(),
-        );
+    if let Some(reason) = settings.sampling.backend.refused_by_service() {
+        log.wrong_key("sampling.backend", reason.to_owned());
     }
     for problem in how.problems() {
         log.wrong_key(&format!("sampling.{}", problem.key()), problem.to_string());

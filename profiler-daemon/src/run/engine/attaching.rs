@@ -75,14 +75,9 @@ pub(super) struct Seen {
 impl<L: DecisionLog> Engine<L> {
     /// Reopens the clocks if necessary.
     pub(super) fn maintain(&mut self, now_ns: u64) {
-        if self.session.take_program_changed() {
-            self.session.choice.program_changed();
-            self.session.copy.program_changed();
-        }
-        self.session.choice.revise(now_ns);
-        self.session.copy.revise(now_ns);
-        let sampled_otherwise = self.settings.method != self.session.choice.method()
-            || self.settings.stack_bytes != self.session.copy.bytes();
+        self.session.stacks.revise(now_ns);
+        let sampled_otherwise = self.settings.method != self.session.stacks.method()
+            || self.settings.stack_bytes != self.session.stacks.copy_bytes();
         let may_reopen = self.may_reopen(now_ns);
         let has_new_threads = self.has_new_threads(now_ns);
         if has_new_threads && self.attach.would_open(now_ns, task_events(&self.session)).is_some() {
@@ -99,9 +94,9 @@ impl<L: DecisionLog> Engine<L> {
             return;
         }
         self.members_changed = false;
-        self.settings.method = self.session.choice.method();
-        self.settings.stack_bytes = self.session.copy.bytes();
-        if self.sampler.is_inside() {
+        self.settings.method = self.session.stacks.method();
+        self.settings.stack_bytes = self.session.stacks.copy_bytes();
+        if self.nature.attaches_itself {
             let _ = self.sampler.open_incoming(Attachment::Inside, self.settings); // only changes settings
             return;
         }
@@ -147,7 +142,7 @@ impl<L: DecisionLog> Engine<L> {
         let has_slowed = self.controller.rate_hz() < TOO_OFTEN * self.adopted.rate_hz;
         let pause_ns = if has_slowed { ADOPT_SOON_NS } else { ADOPT_EVERY_NS };
         self.attach.mode() == AttachMode::Task
-            && !self.sampler.is_inside()
+            && !self.nature.attaches_itself
             && now_ns.saturating_sub(self.adopted.at_ns) >= pause_ns
             && self.may_reopen(now_ns)
             && self.session.processes.threads_created() > self.adopted.threads_created
@@ -157,7 +152,7 @@ impl<L: DecisionLog> Engine<L> {
     fn may_reopen(&self, now_ns: u64) -> bool {
         let opens = self.sampler.clock_count() as u64;
         self.attach.mode().follows_by_itself()
-            || self.sampler.is_inside()
+            || self.nature.attaches_itself
             || now_ns.saturating_sub(self.adopted.at_ns) >= opens * 1_000_000_000 / OPENS_PER_SECOND
     }
 
@@ -246,7 +241,7 @@ impl<L: DecisionLog> Engine<L> {
         if let Some(alarm) = self.alarm.as_mut().filter(|alarm| alarm.rings() >= RINGS) {
             alarm.silence(); // no other way is better, whatever they cost; off until the next second
         }
-        if self.attach.misses_short_lived() && !self.sampler.is_inside() {
+        if self.attach.misses_short_lived() && !self.nature.attaches_itself {
             self.note(explain::short_lived(self.access.cpu_wide));
         }
         (switches, false)

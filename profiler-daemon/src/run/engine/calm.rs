@@ -23,11 +23,10 @@ impl<L: DecisionLog> Engine<L> {
     /// rate, no thread or code that came or went, no storm of switches, and at most half of either budget spent.
     pub(super) fn is_calm(&self, now_ns: u64, so_far: &Reading) -> bool {
         let pause_ns = now_ns.saturating_sub(self.stepped_ns) + self.slack_ns();
-        let longest_ns = LONGEST_CALM_NS.min(self.session.elapsed_ns() / SHARE_OF_RUN);
-        pause_ns < longest_ns
+        pause_ns < self.longest_calm_ns()
             && now_ns < self.next_second_ns
             && self.resting.is_none() // whose steps get rarer instead
-            && !self.sampler.is_inside()
+            && !self.nature.times_itself // whose costs may change without a sign
             && self.storms_would_ring()
             && !self.session.awaits_reading()
             && so_far.side_records + so_far.forks + so_far.foreign_side_records + so_far.lost == 0
@@ -60,11 +59,16 @@ impl<L: DecisionLog> Engine<L> {
             && own_ns <= CALM_SPENDING * own_ratio * wall_ns
     }
 
-    /// Whether the step after a calm one can be skipped: it would redraw no period, and even the most expensive samples
-    /// until the step after it spend little.
-    pub(super) fn may_skip_step(&self) -> bool {
-        Dither::redraw_ns(self.settings.period_ns) >= 2 * Dither::redraw_ns(0)
-            && self.has_room_for_a_jump(2.0 * LONGEST_STEP_S)
+    /// Time until the step after a calm one, if it usually takes `step_ns` (ns).
+    pub(super) fn calm_pause_ns(&self, now_ns: u64, step_ns: u64) -> u64 {
+        let has_room = |steps: u64| self.has_room_for_a_jump(steps as f64 * LONGEST_STEP_S);
+        let longest_ns = (self.stepped_ns + self.longest_calm_ns()).saturating_sub(now_ns);
+        (step_ns * steps_at_once(self.settings.period_ns, has_room)).min(longest_ns.max(step_ns))
+    }
+
+    /// The longest time between two full steps (ns).
+    fn longest_calm_ns(&self) -> u64 {
+        LONGEST_CALM_NS.min(self.session.elapsed_ns() / SHARE_OF_RUN)
     }
 
     /// A calm step only redraws periods, so that samples do not lock onto a program's own rhythm.
@@ -73,8 +77,28 @@ impl<L: DecisionLog> Engine<L> {
     }
 }
 
+/// How many steps the step after a calm one stands for: those before it would redraw no period, and even the most expensive samples
+/// meanwhile spend little.
+fn steps_at_once(period_ns: u64, has_room: impl Fn(u64) -> bool) -> u64 {
+    let until_redraw = Dither::redraw_ns(period_ns) / Dither::redraw_ns(0);
+    [4, 2].into_iter().find(|&steps| steps <= until_redraw && has_room(steps)).unwrap_or(1)
+}
+
 /// Whether only the law can change the rate: no budget is used up.
 fn is_settled(decided: &Decision) -> bool {
     let by_law = matches!(decided.bound_by, BoundBy::Law | BoundBy::Floor | BoundBy::Fixed);
     by_law && matches!(decided.reason, Reason::Hold | Reason::Fixed | Reason::Retune)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn steps_that_would_redraw_nothing_are_left_out_as_long_as_that_is_cheap() {
+        let steps = |period_ns| steps_at_once(period_ns, |_| true);
+        assert_eq!([1_000_000, 10_000_000, 20_000_000, 40_000_000, u64::MAX].map(steps), [1, 1, 2, 4, 4]);
+        assert_eq!(steps_at_once(u64::MAX, |steps| steps <= 2), 2);
+        assert_eq!(steps_at_once(u64::MAX, |_| false), 1);
+    }
 }

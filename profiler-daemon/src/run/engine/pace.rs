@@ -2,7 +2,7 @@
 //!
 //! A step comes every 90 to 110 ms, at random: clocks that are redrawn at exact multiples would lock onto
 //! programs whose period divides them. While nothing changes and samples are 20 ms apart or more, every other
-//! one is left out. The rings are read more often than that, every 25 ms, where the most
+//! one is left out; at 40 ms or more, three of four. The rings are read more often than that, every 25 ms, where the most
 //! expensive sample that the clocks can take would cost more than twice the usual one (a cheap interrupt and a
 //! large copy), and where samples of other processes would soon overspend the budget of a target that falls
 //! idle.
@@ -109,7 +109,7 @@ impl<L: DecisionLog> Engine<L> {
 
     fn dearest_ns(&self) -> f64 {
         let frames =
-            if self.settings.method.follows_frame_pointers() { self.session.chain_limit() } else { 0 };
+            if self.settings.method.follows_frame_pointers() { self.session.stacks.chain_limit() } else { 0 };
         self.costs.sample(frames as f64, f64::from(self.settings.copied_bytes())).mean_ns
     }
 

@@ -7,6 +7,7 @@ use profiler_core::rate::{Account, Decision, FieldFigures, Prediction, SampleCos
 use super::{DecisionLog, Engine};
 use crate::sampler::perf::ClockSettings;
 use crate::sampler::session::{Collected, Counts};
+use crate::sampler::source::Nature;
 use crate::sys::clock;
 
 /// The figures of a run, or of a window of it.
@@ -41,10 +42,8 @@ pub(crate) struct Figures {
     pub(crate) setup_cpu_ns: u64,
     /// Whether the kernel's handler was timed, or why not.
     pub(crate) handler_time: String,
-    /// What the samples are of.
-    pub(crate) event: &'static str,
-    /// Whether samples were taken inside of the target's processes.
-    pub(crate) is_inside: bool,
+    /// What took the samples.
+    pub(crate) source: Nature,
     /// Whether time in the kernel was sampled too.
     pub(crate) kernel_seen: bool,
 }
@@ -111,8 +110,7 @@ impl<L: DecisionLog> Engine<L> {
             self_cpu_ns: 0,
             setup_cpu_ns: self.session.setup_cpu_ns(),
             handler_time: self.bursts.outcome(),
-            event: self.sampler.event(),
-            is_inside: self.sampler.is_inside(),
+            source: self.nature,
             kernel_seen: self.access.kernel,
             history: Vec::new(),
             notes: self.notes.clone(),

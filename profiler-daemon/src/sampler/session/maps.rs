@@ -3,7 +3,6 @@
 
 use profiler_core::process::Process;
 use profiler_core::record::{Mapped, RawSample};
-use profiler_core::unwind::StackUnwinder;
 
 use super::cut::present_weights;
 use super::{Owners, Session};
@@ -140,8 +139,8 @@ impl Session {
 
     /// Rereads mappings after a sample in memory that was never reported. If no record reports mappings, known code may
     /// also have been replaced.
-    pub(super) fn look_for_code(&mut self, sample: &RawSample<'_>, chain: &[u64]) {
-        let ip = chain.first().copied().or(sample.regs.map(|regs| regs.ip()));
+    pub(super) fn look_for_code(&mut self, sample: &RawSample<'_>, innermost: Option<u64>) {
+        let ip = innermost.or(sample.regs.map(|regs| regs.ip()));
         let process = self.processes.get(sample.pid);
         let Some((ip, process)) = ip.zip(process) else { return };
         if self.rereads.is_owed(sample.pid, sample.time_ns) {
@@ -198,7 +197,7 @@ impl Session {
                 weights
             };
             if self.objects.rebalance(weights, &mut self.processes) {
-                self.stacks.unwinder = StackUnwinder::default(); // it remembers what the tables said
+                self.stacks.forget_tables();
             }
         }
     }

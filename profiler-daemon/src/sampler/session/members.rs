@@ -28,8 +28,7 @@ pub(super) struct Members {
 impl Session {
     /// A program has ended, because its process ended or executed another one.
     pub(super) fn program_ended(&mut self, pid: u32) {
-        self.stacks.earlier.forget_process(pid);
-        self.stacks.deeper.forget(pid);
+        self.stacks.forget_process(pid);
         let counted = match &self.owners {
             Some(owners) => owners.counted_of(pid),
             None => Some(&self.aggregator),

@@ -2,8 +2,11 @@
 
 use agent_memory::REGISTERS;
 use profiler_core::machine::Machine;
+use profiler_core::profile::Outcome;
 use profiler_core::record::{RawData, StackCopy};
+use profiler_core::unwind::method::Method;
 
+use super::stacks::is_all_kernel;
 use super::*;
 
 /// No process has such numbers.

@@ -34,7 +34,7 @@ fn sample_at(time_ns: u64, weight_ns: u64, stack: &[u64]) -> Vec<u64> {
 /// What a drain hands over, in words.
 fn told(sampler: &mut TimerSampler, until_ns: u64) -> Vec<String> {
     let mut told = Vec::new();
-    sampler.drain(until_ns, |drained| {
+    sampler.drain(until_ns, &mut |drained| {
         told.push(match drained {
             Drained::Record(Record::Sample(sample), weight_ns) => {
                 let stack = sample.stack.map_or(0, |stack| stack.len());
@@ -70,9 +70,9 @@ fn samples_of_all_threads_come_in_the_order_of_time_and_young_ones_wait() {
         "sample of 70 at 30 for 100 with 0".to_owned(),
     ];
     assert_eq!(told(&mut sampler, 50), first);
-    assert!(sampler.has_records() && sampler.threads() == 2);
+    assert!(sampler.has_records() && sampler.clock_count() == 2);
     assert_eq!(told(&mut sampler, 100), ["sample of 71 at 99 for 1 with 0", "71 ends"]);
-    assert!(!sampler.has_records() && sampler.threads() == 1);
+    assert!(!sampler.has_records() && sampler.clock_count() == 1);
     let times = sampler.take_handler_times();
     assert_eq!((times.len(), times[0].time_ns, times[0].stack_bytes), (4, 900.0, 16));
 }
@@ -80,7 +80,7 @@ fn samples_of_all_threads_come_in_the_order_of_time_and_young_ones_wait() {
 #[test]
 fn a_handler_s_time_is_a_sample_s_where_it_tells_how_late_it_began() {
     let mut sampler = sampler(70);
-    sampler.charge(Some(AtTick { period_ns: 4_000_000, place_ns: 100, share: 0.25, share_se: 0.01 }));
+    sampler.at_tick = Some(AtTick { period_ns: 4_000_000, place_ns: 100, share: 0.25, share_se: 0.01 });
     let shared = Arc::clone(&sampler.memory);
     let memory = Memory::open(shared.words()).unwrap();
     let slot = memory.slot(memory.claim(70, 70).unwrap()).unwrap();

@@ -17,6 +17,7 @@ use crate::objects::names::NameCounts;
 use crate::run::names::{CancelFlag, symbolize};
 use crate::sampler::access::probe_access;
 use crate::sampler::perf::{Attachment, ClockSettings, Drained, PerfSampler};
+use crate::sampler::source::Source;
 use crate::sys::procfs;
 
 mod cost;
@@ -117,7 +118,7 @@ fn counts(session: &Session) -> NameCounts {
 
 /// Gives both sessions what the rings hold.
 fn drain(sampler: &mut PerfSampler, until_ns: u64, sessions: &mut [Session; 2]) {
-    sampler.drain(until_ns, |drained| {
+    sampler.drain(until_ns, &mut |drained| {
         let again = match &drained {
             Drained::Record(record, weight_ns) => Drained::Record(Record::clone(record), *weight_ns),
             Drained::Double => Drained::Double,

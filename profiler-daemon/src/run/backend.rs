@@ -1,5 +1,5 @@
-//! Runs without perf events: when they are used, what is preloaded into the command, and which commands it
-//! cannot be preloaded into.
+//! What takes the samples of a run, and what it needs first: the agent of timer signals is preloaded into a command, or loaded
+//! into a running process.
 
 use std::ffi::{CString, OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use agent_memory::{LIBRARY, PLACE, PRELOAD, Program, SEPARATOR};
 use anyhow::{Result, anyhow};
-use config::{Backend, SamplingSettings, Unwind};
+use config::{Backend, SamplingSettings};
 use profiler_core::attach::AttachMode;
 use profiler_core::rate::Dither;
 use profiler_core::unwind::copy::CopySize;
@@ -20,9 +20,10 @@ use crate::explain;
 use crate::failure::usage;
 use crate::objects::Symbols;
 use crate::sampler::access::{Access, OpenError, probe_access};
-use crate::sampler::perf::ClockSettings;
+use crate::sampler::perf::{ClockSettings, PerfSampler};
+use crate::sampler::source::Source;
 use crate::sampler::timer_signal::{Host, TimerSampler};
-use crate::sys::{clock, signal_cost};
+use crate::sys::clock;
 use crate::terminal;
 
 /// Folders in which the agent is looked for, relative to the program.
@@ -31,63 +32,80 @@ const INSTALLED: &str = "/usr/lib/sweetspot";
 /// Most scripts in a chain: a script may name another script as its interpreter.
 const SCRIPTS: usize = 4;
 
-/// The available ways to sample.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Way {
-    /// The kernel's perf events.
-    Perf,
-    /// Timer signals, by the agent in this file.
-    Timers(PathBuf),
+/// What a run begins with: what takes its samples, and what is known before the target.
+pub(crate) struct Prepared {
+    pub(crate) setup: Setup,
+    /// What takes the samples; `None` for perf events, which are opened once it is known what to attach to.
+    pub(crate) source: Option<Box<dyn Source>>,
+    /// The environment of a command, if it needs another than ours.
+    pub(crate) environment: Option<Vec<CString>>,
 }
 
-/// The way to sample a command.
+impl Prepared {
+    /// By the kernel's perf events.
+    fn perf(sampling: &SamplingSettings) -> Result<Self> {
+        Ok(Self { setup: Setup::begin(sampling)?, source: None, environment: None })
+    }
+}
+
+/// Chooses what samples a command, and prepares it.
 ///
 /// # Errors
 ///
 /// What is not permitted or missing, and what to do.
-pub(crate) fn choose(sampling: &SamplingSettings) -> Result<Way> {
-    let find = || find_library().ok_or_else(explain::no_agent);
+pub(crate) fn for_command(sampling: &SamplingSettings, program: Option<&Path>) -> Result<Prepared> {
     match sampling.backend {
-        Backend::Perf => Ok(Way::Perf),
-        Backend::TimerSignal => Ok(Way::Timers(find()?)),
+        Backend::Perf => Prepared::perf(sampling),
+        Backend::TimerSignal => preloaded(sampling, &library()?, program),
         Backend::Auto => match probe_access() {
-            Err(error @ OpenError::NotPermitted(_)) if !wants_events(sampling) => {
-                find_library().map(Way::Timers).ok_or_else(|| explain::open(error, None))
+            Err(error @ OpenError::NotPermitted(_)) if can_use_timers(sampling) => {
+                let library = find_library().ok_or_else(|| explain::open(error, None))?;
+                preloaded(sampling, &library, program)
             }
-            _ => Ok(Way::Perf),
+            _ => Prepared::perf(sampling),
         },
     }
 }
 
-/// The way to sample running processes: they are only changed if the user allows it.
+/// Chooses what samples running processes, and prepares it. The processes are only changed if the user allows it.
 ///
 /// # Errors
 ///
 /// What is not permitted or missing, and what to do.
-pub(crate) fn choose_for(pids: &[u32], is_group: bool, sampling: &SamplingSettings) -> Result<Way> {
+pub(crate) fn for_processes(pids: &[u32], is_group: bool, sampling: &SamplingSettings) -> Result<Prepared> {
     let one = (!is_group).then_some(pids).and_then(|pids| <[u32; 1]>::try_from(pids).ok());
     match (sampling.backend, one) {
-        (Backend::Perf, _) => Ok(Way::Perf),
+        (Backend::Perf, _) => Prepared::perf(sampling),
         (Backend::TimerSignal, None) => {
-            Err(usage("--backend timer-signal samples one process at a time; give its id"))
+            Err(usage(sampling.backend.refuses_many().unwrap_or("give the id of one process")))
         }
-        (Backend::TimerSignal, Some(_)) => Ok(Way::Timers(find_library().ok_or_else(explain::no_agent)?)),
+        (Backend::TimerSignal, Some([pid])) => loaded(sampling, Host { pid, library: library()? }),
         (Backend::Auto, one) => match (probe_access(), one, find_library()) {
-            (Err(OpenError::NotPermitted(cause)), Some([pid]), Some(library)) if !wants_events(sampling) => {
+            (Err(OpenError::NotPermitted(cause)), Some([pid]), Some(library)) if can_use_timers(sampling) => {
                 match terminal::agrees(&explain::may_load(&cause, pid)) {
-                    true => Ok(Way::Timers(library)),
+                    true => loaded(sampling, Host { pid, library }),
                     false => Err(explain::could_load(&cause, pid)),
                 }
             }
-            _ => Ok(Way::Perf),
+            _ => Prepared::perf(sampling),
         },
     }
 }
 
-/// Whether the settings need something that only perf events can do.
-fn wants_events(sampling: &SamplingSettings) -> bool {
-    let by_threads = matches!(sampling.attach_mode, config::AttachMode::Auto | config::AttachMode::Task);
-    !by_threads || sampling.unwind == Unwind::FramePointers
+/// The kernel's tick (ns), if a backend's clocks only expire at ticks.
+pub(crate) fn clock_tick_ns(backend: Backend) -> Option<u64> {
+    match backend {
+        Backend::Auto | Backend::Perf => PerfSampler::NATURE.clock_tick_ns,
+        Backend::TimerSignal => TimerSampler::nature().clock_tick_ns,
+    }
+}
+
+fn can_use_timers(sampling: &SamplingSettings) -> bool {
+    Backend::TimerSignal.refuses(sampling).is_none()
+}
+
+fn library() -> Result<PathBuf> {
+    find_library().ok_or_else(explain::no_agent)
 }
 
 /// Where the agent is: beside this program, or where packages put it.
@@ -99,42 +117,25 @@ pub(crate) fn find_library() -> Option<PathBuf> {
     candidates.filter(|file| file.is_file()).find_map(|file| file.canonicalize().ok())
 }
 
-/// The set-up of a run by timers, created before the command.
-pub(crate) struct Inside {
-    pub(crate) setup: Setup,
-    pub(crate) sampler: Box<TimerSampler>,
-    /// The command's environment.
-    pub(crate) environment: Vec<CString>,
+/// A run of `program` by the agent in `library`, which the command will load.
+fn preloaded(sampling: &SamplingSettings, library: &Path, program: Option<&Path>) -> Result<Prepared> {
+    let first = match program.map(|program| (program, loaded_before(program))) {
+        Some((program, Err(reason))) => return Err(explain::not_preloadable(program, reason)),
+        Some((_, Ok(first))) => first,
+        None => OsString::new(),
+    };
+    let setup = setup(sampling);
+    let sampler = TimerSampler::new(clocks(), Dither::new(setup.seed), setup.seed).map_err(no_memory)?;
+    let environment = Some(environment(library, &sampler.place(), &first)?);
+    Ok(Prepared { setup, source: Some(Box::new(sampler)), environment })
 }
 
-impl Inside {
-    /// Prepares to sample `program` by the agent in `library`.
-    ///
-    /// # Errors
-    ///
-    /// If it cannot be preloaded, or there is no memory for the samples.
-    pub(crate) fn begin(sampling: &SamplingSettings, library: &Path, program: Option<&Path>) -> Result<Self> {
-        let first = match program.map(|program| (program, loaded_before(program))) {
-            Some((program, Err(reason))) => return Err(explain::not_preloadable(program, reason)),
-            Some((_, Ok(first))) => first,
-            None => OsString::new(),
-        };
-        let setup = setup(sampling);
-        let sampler = TimerSampler::new(clocks(), Dither::new(setup.seed), setup.seed).map_err(no_memory)?;
-        let environment = environment(library, &sampler.place(), &first)?;
-        Ok(Self { setup, sampler: Box::new(sampler), environment })
-    }
-}
-
-/// The set-up of a run by timers in a process that already runs.
-///
-/// # Errors
-///
-/// If there is no memory for the samples.
-pub(crate) fn within(sampling: &SamplingSettings, host: Host) -> Result<(Setup, Box<TimerSampler>)> {
+/// A run by the agent that will be loaded into a running process.
+fn loaded(sampling: &SamplingSettings, host: Host) -> Result<Prepared> {
+    explain::first_thread(host.pid)?;
     let setup = setup(sampling);
     let sampler = TimerSampler::within(host, clocks(), Dither::new(setup.seed), setup.seed);
-    Ok((setup, Box::new(sampler.map_err(no_memory)?)))
+    Ok(Prepared { setup, source: Some(Box::new(sampler.map_err(no_memory)?)), environment: None })
 }
 
 fn no_memory(cause: std::io::Error) -> anyhow::Error {
@@ -152,7 +153,7 @@ fn setup(sampling: &SamplingSettings) -> Setup {
         access: Access { cpu_wide: false, kernel: true, targets: 1 },
         asked: Some(AttachMode::Task),
         reports: None,
-        clock_tick_ns: Some(signal_cost::tick_ns()),
+        source: TimerSampler::nature(),
         symbols: Symbols::new(sampling.symbol_memory.get()),
     }
 }
