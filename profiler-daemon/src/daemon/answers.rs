@@ -8,8 +8,7 @@ use profile_files::store::Waiting;
 use super::command::{AttachRequest, Attached, DaemonCommand, Refused};
 use super::shared::Shared;
 use super::state::{
-    HostStatus, MemoryStatus, Origin, SettingsStatus, Status, StoreStatus, SymbolizerStatus, TargetCounts,
-    TargetState,
+    HostStatus, MemoryStatus, Origin, Status, StoreStatus, SymbolizerStatus, TargetCounts, TargetState,
 };
 use super::status_snapshot::StatusSnapshot;
 use super::watched::{LONG_ENOUGH_NS, Watched};
@@ -189,7 +188,7 @@ impl Daemon {
         let targets_ns: u64 = self.targets.values().map(|watched| watched.totals().cpu_ns).sum();
         HostStatus {
             busy_cpu_s: busy_ns as f64 * 1e-9,
-            targets_cpu_s: (targets_ns + self.gone_targets_ns) as f64 * 1e-9,
+            targets_cpu_s: (targets_ns + self.ended.targets_ns) as f64 * 1e-9,
             ..self.host.status(self.settings.budget.host.get())
         }
     }
@@ -206,51 +205,18 @@ impl Daemon {
                 TargetState::Failed => &mut targets.failed,
             } += 1;
         }
-        let mut degraded: Vec<String> = store.problem.iter().chain(&self.problem).cloned().collect();
-        degraded.extend(self.discovery.remarks());
-        degraded.extend(self.server.notes());
-        let process = self.setup.symbols.process_status();
-        degraded.extend(process.problems());
-        degraded.extend(self.runtimes.degraded());
+        let exports = self.exports.status();
+        let fleet = self.fleet.status();
+        let host = self.host_status();
+        let mut degraded: Vec<String> = store.problem.iter().chain(self.reloads.problem()).cloned().collect();
+        degraded.extend(self.degraded(now_ns));
         degraded.extend(store.notes.iter().cloned());
         degraded.extend(unmerged(&store.waiting));
-        let exports = self.exports.status();
         degraded.extend(exports::degraded(&exports));
-        let fleet = self.fleet.status();
         degraded.extend(fleet::degraded(fleet.as_ref()));
-        degraded.extend(self.sharing.shared.iter().flat_map(|shared| shared.engine.notes.iter().cloned()));
-        let asked = self.settings.store.window.duration();
-        if window > asked {
-            let (window_s, asked_s) = (window.as_secs_f64(), asked.as_secs_f64());
-            degraded.push(format!(
-                "windows are {window_s:.1} s long instead of {asked_s:.1} s: shorter ones would take too \
-                 much of the host's budget"
-            ));
-        }
-        if targets.left_out > 0 {
-            degraded
-                .push(format!("{} targets are left out; `sweetspot ctl targets` says why", targets.left_out));
-        }
-        if targets.failed > 0 {
-            degraded.push(format!(
-                "{} targets cannot be sampled; `sweetspot ctl targets` says why",
-                targets.failed
-            ));
-        }
-        if self.budget.is_short(now_ns) {
-            degraded.push(
-                "the host's budget is less than sampling takes at the lowest rates; raise `budget.host`, or profile fewer targets"
-                    .to_owned(),
-            );
-        }
-        let host = self.host_status();
-        if host.targets_cpu_s > MORE_THAN_ALL * host.busy_cpu_s + CLOCKS_APART_S {
-            degraded.push(format!(
-                "targets are charged {:.1} s of CPU time, but all programs used {:.1} s; this is a bug in \
-                 sweetspot, please report it",
-                host.targets_cpu_s, host.busy_cpu_s
-            ));
-        }
+        degraded.extend(targets.degraded());
+        degraded.extend(host.degraded());
+        let process = self.setup.symbols.process_status();
         Status {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             pid: std::process::id(),
@@ -258,20 +224,14 @@ impl Daemon {
             uptime_s: now_ns.saturating_sub(self.began_ns) as f64 * 1e-9,
             ready: store.problem.is_none(),
             degraded,
-            settings: SettingsStatus {
-                file: self.file.as_ref().map(|file| file.display().to_string()),
-                read_unix_s: self.read_unix_s,
-                problem: self.problem.clone(),
-                reloads: self.reloads.0,
-                reloads_failed: self.reloads.1,
-            },
+            settings: self.reloads.status(),
             targets,
             host,
             memory: MemoryStatus {
                 ring_bytes: self.ring_bytes(),
                 limit_bytes: self.settings.limits.memory.get(),
                 symbol_bytes: self.setup.symbols.held_bytes(),
-                pressed: self.pressed,
+                pressed: self.pressure.times(),
                 ..MemoryStatus::default() // read when a request needs it
             },
             symbolizer: SymbolizerStatus {
@@ -284,6 +244,60 @@ impl Daemon {
             runtimes: self.runtimes.status(),
             fleet,
         }
+    }
+
+    /// What is not as it should be with the sampling itself, for a person.
+    fn degraded(&self, now_ns: u64) -> Vec<String> {
+        let mut degraded = self.discovery.remarks();
+        degraded.extend(self.server.notes());
+        degraded.extend(self.setup.symbols.process_status().problems());
+        degraded.extend(self.runtimes.degraded());
+        degraded.extend(self.sharing.shared.iter().flat_map(|shared| shared.engine.notes.iter().cloned()));
+        let (window, asked) = (Duration::from_nanos(self.window_ns()), self.settings.store.window.duration());
+        if window > asked {
+            let (window_s, asked_s) = (window.as_secs_f64(), asked.as_secs_f64());
+            degraded.push(format!(
+                "windows are {window_s:.1} s long instead of {asked_s:.1} s: shorter ones would take too \
+                 much of the host's budget"
+            ));
+        }
+        if self.budget.is_short(now_ns) {
+            degraded.push(
+                "the host's budget is less than sampling takes at the lowest rates; raise `budget.host`, or profile fewer targets"
+                    .to_owned(),
+            );
+        }
+        degraded
+    }
+}
+
+impl TargetCounts {
+    /// How many targets are not sampled, for a person.
+    fn degraded(&self) -> Vec<String> {
+        let mut degraded = Vec::new();
+        if self.left_out > 0 {
+            degraded
+                .push(format!("{} targets are left out; `sweetspot ctl targets` says why", self.left_out));
+        }
+        if self.failed > 0 {
+            degraded
+                .push(format!("{} targets cannot be sampled; `sweetspot ctl targets` says why", self.failed));
+        }
+        degraded
+    }
+}
+
+impl HostStatus {
+    /// Whether more CPU time was counted than there was, for a person.
+    fn degraded(&self) -> Option<String> {
+        let is_more = self.targets_cpu_s > MORE_THAN_ALL * self.busy_cpu_s + CLOCKS_APART_S;
+        is_more.then(|| {
+            format!(
+                "targets are charged {:.1} s of CPU time, but all programs used {:.1} s; this is a bug in \
+                 sweetspot, please report it",
+                self.targets_cpu_s, self.busy_cpu_s
+            )
+        })
     }
 }
 

@@ -270,7 +270,7 @@ impl Daemon {
     pub(super) fn log_start(&self) {
         let (version, pid) = (env!("CARGO_PKG_VERSION"), std::process::id());
         tracing::info!(version, pid, "sweetspot {version} runs as process {pid}");
-        match &self.file {
+        match self.reloads.file() {
             Some(file) => {
                 tracing::info!(settings = %file.display(), "settings: {}", visible(&file.to_string_lossy()));
             }

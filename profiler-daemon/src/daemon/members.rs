@@ -9,7 +9,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::ranking::Standing;
 use super::state::Origin;
-use super::watched::{Identity, Watched};
+use super::watched::{Identity, Totals, Watched};
 use super::{Daemon, engines, host_cpus};
 use crate::discovery::{Changes, FoundTarget, TargetId};
 use crate::sys::{clock, memory, procfs};
@@ -26,6 +26,57 @@ const LET_IN_AFTER_NS: u64 = 600_000_000_000;
 const ATTACH_NS: u64 = 50_000_000;
 /// Share of the limit from which memory is short.
 const MEMORY_IS_SHORT: f64 = 0.9;
+
+/// Targets that were dropped because memory was short.
+#[derive(Default)]
+pub(super) struct MemoryPressure {
+    times: u64,
+    last_ns: u64,
+}
+
+impl MemoryPressure {
+    pub(super) fn times(&self) -> u64 {
+        self.times
+    }
+
+    fn note(&mut self, now_ns: u64) {
+        (self.times, self.last_ns) = (self.times + 1, now_ns);
+    }
+
+    /// Whether the last was at least `pause_ns` ago.
+    fn is_past(&self, now_ns: u64, pause_ns: u64) -> bool {
+        now_ns >= self.last_ns + pause_ns
+    }
+
+    /// How many targets may return at once: afterwards one at a time, for memory may become short again.
+    fn lets_in(&self, now_ns: u64) -> usize {
+        match self.times {
+            0 => usize::MAX,
+            _ if self.is_past(now_ns, LET_IN_AFTER_NS) => 1,
+            _ => 0,
+        }
+    }
+}
+
+/// What samplers and targets that have ended have used.
+#[derive(Default)]
+pub(super) struct Ended {
+    /// Of samplers.
+    pub(super) own: Totals,
+    /// CPU time of targets with samplers of their own, without `everything` (ns).
+    others_ns: u64,
+    /// CPU time of all targets (ns).
+    pub(super) targets_ns: u64,
+}
+
+impl Ended {
+    fn add(&mut self, watched: &Watched) {
+        let own = watched.own_totals();
+        self.own = self.own.plus(own);
+        self.others_ns += if watched.identity.is_everything { 0 } else { own.cpu_ns };
+        self.targets_ns += watched.totals().cpu_ns;
+    }
+}
 
 impl Daemon {
     /// Scans for processes; starts to sample targets that have processes, and ends those that no longer have any.
@@ -149,7 +200,7 @@ impl Daemon {
             .filter(|watched| !watched.identity.is_everything)
             .map(|watched| watched.own_totals().cpu_ns)
             .sum();
-        let others_ns = others_ns + self.gone_others_ns + self.dropped.total_ns();
+        let others_ns = others_ns + self.ended.others_ns + self.dropped.total_ns();
         let everything = self.targets.values_mut().filter(|watched| watched.identity.is_everything);
         let shared = self.sharing.shared.as_deref_mut().map(|shared| &mut shared.engine);
         for engine in everything.filter_map(Watched::engine).chain(shared) {
@@ -259,21 +310,18 @@ impl Daemon {
         self.stop_target(id);
         let Some(watched) = self.targets.remove(&id) else { return };
         self.taken.retain(|(from, by)| *from != id && *by != id);
-        let own = watched.own_totals();
-        self.gone_targets_ns += watched.totals().cpu_ns;
-        self.gone = self.gone.plus(own);
-        self.gone_others_ns += if watched.identity.is_everything { 0 } else { own.cpu_ns };
+        self.ended.add(&watched);
         self.writer.forget(&watched.identity.name);
     }
 
     /// Leaves targets out where there are too many, or too little memory, the least active first.
     pub(super) fn keep_within_bounds(&mut self, now_ns: u64) {
-        if now_ns >= self.relieved_ns + RELIEF_NS && self.memory_is_short() {
+        if self.pressure.is_past(now_ns, RELIEF_NS) && self.memory_is_short() {
             self.setup.symbols.give_up_loaded();
             self.stop_idle(usize::MAX);
             memory::give_back();
             if self.memory_is_short() {
-                (self.pressed, self.relieved_ns) = (self.pressed + 1, now_ns);
+                self.pressure.note(now_ns);
                 self.give_up_least_active(
                     "memory is short; raise limits.memory, or name fewer targets",
                     now_ns,
@@ -331,13 +379,7 @@ impl Daemon {
             left_out: standing_of(|watched| watched.is_left_out() && watched.has_processes()),
             coming: standing_of(|watched| watched.is_coming() && !watched.has_failed()).len(),
         };
-        // After memory was short, targets return one at a time: it may become short again.
-        let at_once = match self.pressed {
-            0 => usize::MAX,
-            _ if now_ns >= self.relieved_ns + LET_IN_AFTER_NS => 1,
-            _ => 0,
-        };
-        let ranking = standing.rank(most, at_once);
+        let ranking = standing.rank(most, self.pressure.lets_in(now_ns));
         ranking.leave_out.into_iter().for_each(|id| self.give_up(id, TOO_MANY));
         for id in ranking.let_in {
             self.targets.entry(id).and_modify(Watched::let_in);

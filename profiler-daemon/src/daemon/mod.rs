@@ -55,9 +55,10 @@ use self::flushing::FlushWaiter;
 use self::host::{HostAccount, Spent};
 use self::journal::Journal;
 use self::ledger::Ledger;
+use self::members::{Ended, MemoryPressure};
 use self::notify::Notifier;
 use self::recent::RecentDecisions;
-use self::reload::{Prepared, Reloading};
+use self::reload::{Prepared, Reloads};
 use self::scan_schedule::ScanSchedule;
 use self::shared::SharedState;
 use self::wakes::{Wake, Wakes};
@@ -110,24 +111,21 @@ pub(crate) fn run(job: DaemonJob) -> Result<ExitCode> {
     let writer = start_writer(&settings, &setup.symbols)?;
     let (sender, commands, publisher) = command::channel();
     let server = api::start(&settings, sender)?;
-    let mut daemon = Daemon::new(job.file, settings, setup, writer, server, publisher);
+    let (prepared, ready) = mpsc::channel(1);
+    let mut daemon =
+        Daemon::new(settings, Reloads::new(job.file, prepared), setup, writer, server, publisher);
     daemon.log_start();
     daemon.export(exports);
     daemon.ask_runtimes();
     daemon.fleet.adopt(fleet, &daemon.settings, daemon.began_ns);
-    let (prepared, ready) = mpsc::channel(1);
-    daemon.prepared = Some(prepared);
     let begun = run::runtime()?.block_on(daemon.live(commands, ready))?;
     Ok(if daemon.end(begun) { ExitCode::SUCCESS } else { ExitCode::from(LOST) })
 }
 
 /// The loop.
 struct Daemon {
-    file: Option<PathBuf>,
     settings: DaemonSettings,
-    read_unix_s: f64,
-    problem: Option<String>,
-    reloads: (u64, u64),
+    reloads: Reloads,
     setup: Setup,
     discovery: Discovery,
     dropped: DroppedTime,
@@ -150,12 +148,7 @@ struct Daemon {
     window_length: WindowLength,
     /// Spending at the last booking.
     booked: Spent,
-    /// Spending of samplers that have ended.
-    gone: Totals,
-    /// CPU time of targets with samplers of their own that have ended, without `everything` (ns).
-    gone_others_ns: u64,
-    /// CPU time of targets that have ended (ns).
-    gone_targets_ns: u64,
+    ended: Ended,
     /// CPU time of all other programs when the daemon started (ns).
     busy_before_ns: u64,
     notifier: Notifier,
@@ -166,24 +159,19 @@ struct Daemon {
     /// When the CPU time of each target was read (ns).
     noted_ns: u64,
     waiting: Vec<FlushWaiter>,
-    /// The settings that are being read, and the channel that they arrive on.
-    reloading: Option<Reloading>,
-    prepared: Option<mpsc::Sender<Result<Prepared>>>,
     publisher: Publisher,
     journal: Journal,
     ledger: Ledger,
     next_publishing_ns: u64,
     /// Whether targets remain to be attached to in the next turn.
     is_attaching: bool,
-    /// How often a target was dropped for lack of memory, and when that was last (ns).
-    pressed: u64,
-    relieved_ns: u64,
+    pressure: MemoryPressure,
 }
 
 impl Daemon {
     fn new(
-        file: Option<PathBuf>,
         settings: DaemonSettings,
+        reloads: Reloads,
         setup: Setup,
         writer: WindowWriter,
         server: Server,
@@ -196,10 +184,7 @@ impl Daemon {
         Self {
             discovery,
             dropped: DroppedTime::default(),
-            file,
-            read_unix_s: clock::unix_ns() as f64 * 1e-9,
-            problem: None,
-            reloads: (0, 0),
+            reloads,
             setup,
             targets: BTreeMap::new(),
             apart: BTreeSet::new(),
@@ -215,9 +200,7 @@ impl Daemon {
             budget: HostBudget::new(host_cpus(&settings)),
             window_length: WindowLength::default(),
             booked: spent,
-            gone: Totals::default(),
-            gone_others_ns: 0,
-            gone_targets_ns: 0,
+            ended: Ended::default(),
             busy_before_ns: procfs::machine_charged_ns().saturating_sub(clock::self_cpu_ns()),
             notifier: Notifier::from_env(),
             began_ns: now_ns,
@@ -226,15 +209,12 @@ impl Daemon {
             next_ranking_ns: now_ns,
             noted_ns: 0,
             waiting: Vec::new(),
-            reloading: None,
-            prepared: None,
             publisher,
             journal: Journal::default(),
             ledger: Ledger::default(),
             next_publishing_ns: now_ns,
             is_attaching: false,
-            pressed: 0,
-            relieved_ns: 0,
+            pressure: MemoryPressure::default(),
             settings,
         }
     }
@@ -444,7 +424,8 @@ impl Daemon {
     /// What was spent on all targets since the daemon started.
     fn spent(&self, at_ns: u64) -> Spent {
         let shared = self.sharing.shared.as_ref().map(|shared| shared.totals());
-        let all = self.targets_apart().map(Watched::own_totals).chain(shared).fold(self.gone, Totals::plus);
+        let all =
+            self.targets_apart().map(Watched::own_totals).chain(shared).fold(self.ended.own, Totals::plus);
         let (self_ns, names_ns) = (clock::self_cpu_ns(), self.writer.names_ns());
         Spent {
             at_ns,

@@ -7,12 +7,14 @@
 //! address is closed before it, and reopened if that fails.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Result, anyhow};
 use config::DaemonSettings;
+use tokio::sync::mpsc;
 
 use super::command::{Refused, Reply};
+use super::state::SettingsStatus;
 use super::window_writer::WindowWriter;
 use super::{Daemon, debuginfod_settings, exports, start_writer, store_settings};
 use crate::api;
@@ -31,8 +33,53 @@ pub(super) struct Prepared {
     writer: Option<WindowWriter>,
 }
 
+/// Where the settings come from, and how reading them again went.
+pub(super) struct Reloads {
+    /// `None`: the defaults are in force.
+    file: Option<PathBuf>,
+    read_unix_s: f64,
+    /// Why the present file is not in force.
+    problem: Option<String>,
+    begun: u64,
+    failed: u64,
+    /// The settings that are being read, and the channel that they arrive on.
+    reading: Option<Reading>,
+    prepared: mpsc::Sender<Result<Prepared>>,
+}
+
+impl Reloads {
+    /// The settings of `file` are in force; new ones will arrive through `prepared`.
+    pub(super) fn new(file: Option<PathBuf>, prepared: mpsc::Sender<Result<Prepared>>) -> Self {
+        let read_unix_s = unix_s();
+        Self { file, read_unix_s, problem: None, begun: 0, failed: 0, reading: None, prepared }
+    }
+
+    pub(super) fn file(&self) -> Option<&Path> {
+        self.file.as_deref()
+    }
+
+    pub(super) fn problem(&self) -> Option<&String> {
+        self.problem.as_ref()
+    }
+
+    pub(super) fn status(&self) -> SettingsStatus {
+        SettingsStatus {
+            file: self.file.as_ref().map(|file| file.display().to_string()),
+            read_unix_s: self.read_unix_s,
+            problem: self.problem.clone(),
+            reloads: self.begun,
+            reloads_failed: self.failed,
+        }
+    }
+}
+
+fn unix_s() -> f64 {
+    clock::unix_ns() as f64 * 1e-9
+}
+
 /// Settings that are being read.
-pub(super) struct Reloading {
+#[derive(Default)]
+struct Reading {
     replies: Vec<Reply<Result<String, Refused>>>,
     /// Reload requests that came meanwhile: the settings being read may be older than what they want.
     again: Option<Vec<Reply<Result<String, Refused>>>>,
@@ -68,23 +115,21 @@ impl Daemon {
     /// Reads the settings again, and answers when they are in force. Targets that are as they were go on being sampled without
     /// a gap.
     pub(super) fn reload(&mut self, reply: Option<Reply<Result<String, Refused>>>) {
-        if let Some(reloading) = &mut self.reloading {
-            reloading.again.get_or_insert_default().extend(reply);
+        if let Some(reading) = &mut self.reloads.reading {
+            reading.again.get_or_insert_default().extend(reply);
             return;
         }
         self.notifier.reloading();
-        self.reloads.0 += 1;
-        self.reloading = Some(Reloading { replies: reply.into_iter().collect(), again: None });
-        let (file, folder, prepared) =
-            (self.file.clone(), self.settings.store.folder.clone(), self.prepared.clone());
+        self.reloads.begun += 1;
+        self.reloads.reading = Some(Reading { replies: reply.into_iter().collect(), again: None });
+        let (file, prepared) = (self.reloads.file.clone(), self.reloads.prepared.clone());
+        let folder = self.settings.store.folder.clone();
         let symbols = self.setup.symbols.clone();
         let begun = std::thread::Builder::new().name("settings".to_owned()).spawn(move || {
             let settings = catch_unwind(AssertUnwindSafe(|| prepare(file.as_deref(), &folder, &symbols)));
             let settings = settings
                 .unwrap_or_else(|_| Err(anyhow!("internal error while the settings were read; see the log")));
-            if let Some(prepared) = prepared {
-                let _ = prepared.blocking_send(settings); // the receiver is gone at shutdown
-            }
+            let _ = prepared.blocking_send(settings); // the receiver is gone at shutdown
         });
         if let Err(error) = begun {
             self.finish_reload(Err(anyhow!(
@@ -97,25 +142,24 @@ impl Daemon {
     pub(super) fn finish_reload(&mut self, prepared: Result<Prepared>) {
         let said = match prepared.and_then(|prepared| self.adopt(prepared)) {
             Ok(()) => {
-                self.problem = None;
+                self.reloads.problem = None;
                 Ok(self.settings.in_words())
             }
             Err(error) => {
-                self.reloads.1 += 1;
+                self.reloads.failed += 1;
                 lines(&error).iter().for_each(|line| tracing::error!("{line}"));
                 tracing::error!("the previous settings stay in force");
-                self.problem = Some(format!("{error:#}"));
+                self.reloads.problem = Some(format!("{error:#}"));
                 Err(Refused::Invalid(format!("{error:#}")))
             }
         };
         self.publish(); // the requester then sees what was done
-        let Reloading { replies, again } =
-            self.reloading.take().unwrap_or(Reloading { replies: Vec::new(), again: None });
+        let Reading { replies, again } = self.reloads.reading.take().unwrap_or_default();
         replies.into_iter().for_each(|reply| drop(reply.send(said.clone())));
         self.notifier.ready(&self.in_words());
         if let Some(mut replies) = again {
             self.reload(replies.pop());
-            self.reloading.iter_mut().for_each(|reloading| reloading.replies.append(&mut replies));
+            self.reloads.reading.iter_mut().for_each(|reading| reading.replies.append(&mut replies));
         }
     }
 
@@ -129,7 +173,7 @@ impl Daemon {
         self.export(exports);
         self.fleet.adopt(fleet, &self.settings, self.began_ns);
         self.setup = setup;
-        self.read_unix_s = clock::unix_ns() as f64 * 1e-9;
+        self.reloads.read_unix_s = unix_s();
         self.setup.symbols.set_cap(self.settings.symbols.memory.get());
         self.discovery.replace(&self.settings.targets);
         self.discovery.relabel(&self.settings.relabel);

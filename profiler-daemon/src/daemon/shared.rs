@@ -264,7 +264,7 @@ impl Daemon {
             watched.end_share();
         }
         if let Some(shared) = self.sharing.shared.take() {
-            self.gone = self.gone.plus(shared.totals());
+            self.ended.own = self.ended.own.plus(shared.totals());
         }
     }
 
