@@ -19,7 +19,7 @@ use crate::daemon::{DaemonJob, SETTINGS_FILE};
 use crate::debuginfod;
 use crate::evaluate::{Design, Role, Shape};
 use crate::failure::usage;
-use crate::run::backend;
+use crate::sampler;
 pub(crate) use ctl::{CtlJob, CtlProfile, CtlQuery, CtlTime, TargetList};
 pub(crate) use push::{PushJob, certificates, header, token};
 pub(crate) use report::{ReportJob, ReportSource};
@@ -378,7 +378,7 @@ fn plan(args: cli::PlanArgs) -> Result<PlanJob> {
         replicas: args.replicas,
         criterion: args.criterion.unwrap_or(Criterion::UpperCurve { z: args.z }),
         budget: args.budget,
-        clock_tick_ns: backend::clock_tick_ns(args.backend),
+        clock_tick_ns: sampler::clock_tick_ns(args.backend),
         file: args.output,
         json: args.json,
     })

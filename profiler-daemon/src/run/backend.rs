@@ -20,7 +20,7 @@ use crate::explain;
 use crate::failure::usage;
 use crate::objects::Symbols;
 use crate::sampler::access::{Access, OpenError, probe_access};
-use crate::sampler::perf::{ClockSettings, PerfSampler};
+use crate::sampler::perf::ClockSettings;
 use crate::sampler::source::Source;
 use crate::sampler::timer_signal::{Host, TimerSampler};
 use crate::sys::clock;
@@ -89,14 +89,6 @@ pub(crate) fn for_processes(pids: &[u32], is_group: bool, sampling: &SamplingSet
             }
             _ => Prepared::perf(sampling),
         },
-    }
-}
-
-/// The kernel's tick (ns), if a backend's clocks only expire at ticks.
-pub(crate) fn clock_tick_ns(backend: Backend) -> Option<u64> {
-    match backend {
-        Backend::Auto | Backend::Perf => PerfSampler::NATURE.clock_tick_ns,
-        Backend::TimerSignal => TimerSampler::nature().clock_tick_ns,
     }
 }
 

@@ -16,3 +16,13 @@ pub(crate) mod switches;
 pub(crate) mod target_cpu;
 pub(crate) mod timer_signal;
 pub(crate) mod watch;
+
+use config::Backend;
+
+/// The kernel's tick (ns), if a backend's clocks only expire at ticks.
+pub(crate) fn clock_tick_ns(backend: Backend) -> Option<u64> {
+    match backend {
+        Backend::Auto | Backend::Perf => perf::PerfSampler::NATURE.clock_tick_ns,
+        Backend::TimerSignal => timer_signal::TimerSampler::nature().clock_tick_ns,
+    }
+}
