@@ -1,4 +1,4 @@
-//! What takes the samples, and what each of them leaves to the others.
+//! What takes the samples, and what each backend cannot do.
 
 use crate::choices::choice;
 use crate::{AttachMode, SamplingSettings, Unwind};
@@ -22,13 +22,16 @@ impl Backend {
     pub const PLAN_HELP: &str =
         "What takes the samples. With timer-signal, the kernel's tick limits the rate";
 
+    /// Of several running processes, where they have to be sampled one by one.
+    pub const ONE_AT_A_TIME: &str = "--backend timer-signal samples one process at a time; give its id";
+
     /// Why it cannot sample under these settings, and what to do.
     pub fn refuses(self, settings: &SamplingSettings) -> Option<String> {
         let refused =
             |option: String| Some(format!("{option} needs perf events; leave it out, or use --backend perf"));
         match (self, settings.unwind, settings.attach_mode) {
             (Self::Auto | Self::Perf, _, _) => None,
-            // Nobody follows frame pointers for timers, and they belong to threads.
+            // Agents do not follow frame pointers, and timers belong to threads.
             (Self::TimerSignal, Unwind::FramePointers, _) => refused("--unwind fp".to_owned()),
             (Self::TimerSignal, _, mode @ (AttachMode::Cpu | AttachMode::Cgroup)) => {
                 refused(format!("--attach-mode {mode}"))
@@ -41,7 +44,7 @@ impl Backend {
     pub fn refuses_many(self) -> Option<&'static str> {
         match self {
             Self::Auto | Self::Perf => None,
-            Self::TimerSignal => Some("--backend timer-signal samples one process at a time; give its id"),
+            Self::TimerSignal => Some(Self::ONE_AT_A_TIME),
         }
     }
 

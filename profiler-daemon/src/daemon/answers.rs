@@ -246,7 +246,7 @@ impl Daemon {
         }
     }
 
-    /// What is not as it should be with the sampling itself, for a person.
+    /// Problems of the sampling itself, in lines for the user.
     fn degraded(&self, now_ns: u64) -> Vec<String> {
         let mut degraded = self.discovery.remarks();
         degraded.extend(self.server.notes());
@@ -272,7 +272,7 @@ impl Daemon {
 }
 
 impl TargetCounts {
-    /// How many targets are not sampled, for a person.
+    /// How many targets are not sampled, in lines for the user.
     fn degraded(&self) -> Vec<String> {
         let mut degraded = Vec::new();
         if self.left_out > 0 {
@@ -288,7 +288,7 @@ impl TargetCounts {
 }
 
 impl HostStatus {
-    /// Whether more CPU time was counted than there was, for a person.
+    /// More CPU time was counted than there was: a line for the user.
     fn degraded(&self) -> Option<String> {
         let is_more = self.targets_cpu_s > MORE_THAN_ALL * self.busy_cpu_s + CLOCKS_APART_S;
         is_more.then(|| {

@@ -60,7 +60,7 @@ impl MemoryPressure {
 
 /// What samplers and targets that have ended have used.
 #[derive(Default)]
-pub(super) struct Ended {
+pub(super) struct EndedTotals {
     /// Of samplers.
     pub(super) own: Totals,
     /// CPU time of targets with samplers of their own, without `everything` (ns).
@@ -69,7 +69,7 @@ pub(super) struct Ended {
     pub(super) targets_ns: u64,
 }
 
-impl Ended {
+impl EndedTotals {
     fn add(&mut self, watched: &Watched) {
         let own = watched.own_totals();
         self.own = self.own.plus(own);

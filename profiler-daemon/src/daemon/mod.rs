@@ -55,7 +55,7 @@ use self::flushing::FlushWaiter;
 use self::host::{HostAccount, Spent};
 use self::journal::Journal;
 use self::ledger::Ledger;
-use self::members::{Ended, MemoryPressure};
+use self::members::{EndedTotals, MemoryPressure};
 use self::notify::Notifier;
 use self::recent::RecentDecisions;
 use self::reload::{Prepared, Reloads};
@@ -148,7 +148,7 @@ struct Daemon {
     window_length: WindowLength,
     /// Spending at the last booking.
     booked: Spent,
-    ended: Ended,
+    ended: EndedTotals,
     /// CPU time of all other programs when the daemon started (ns).
     busy_before_ns: u64,
     notifier: Notifier,
@@ -200,7 +200,7 @@ impl Daemon {
             budget: HostBudget::new(host_cpus(&settings)),
             window_length: WindowLength::default(),
             booked: spent,
-            ended: Ended::default(),
+            ended: EndedTotals::default(),
             busy_before_ns: procfs::machine_charged_ns().saturating_sub(clock::self_cpu_ns()),
             notifier: Notifier::from_env(),
             began_ns: now_ns,

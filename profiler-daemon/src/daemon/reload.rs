@@ -43,7 +43,7 @@ pub(super) struct Reloads {
     begun: u64,
     failed: u64,
     /// The settings that are being read, and the channel that they arrive on.
-    reading: Option<Reading>,
+    reading: Option<Reloading>,
     prepared: mpsc::Sender<Result<Prepared>>,
 }
 
@@ -79,7 +79,7 @@ fn unix_s() -> f64 {
 
 /// Settings that are being read.
 #[derive(Default)]
-struct Reading {
+struct Reloading {
     replies: Vec<Reply<Result<String, Refused>>>,
     /// Reload requests that came meanwhile: the settings being read may be older than what they want.
     again: Option<Vec<Reply<Result<String, Refused>>>>,
@@ -121,7 +121,7 @@ impl Daemon {
         }
         self.notifier.reloading();
         self.reloads.begun += 1;
-        self.reloads.reading = Some(Reading { replies: reply.into_iter().collect(), again: None });
+        self.reloads.reading = Some(Reloading { replies: reply.into_iter().collect(), again: None });
         let (file, prepared) = (self.reloads.file.clone(), self.reloads.prepared.clone());
         let folder = self.settings.store.folder.clone();
         let symbols = self.setup.symbols.clone();
@@ -154,7 +154,7 @@ impl Daemon {
             }
         };
         self.publish(); // the requester then sees what was done
-        let Reading { replies, again } = self.reloads.reading.take().unwrap_or_default();
+        let Reloading { replies, again } = self.reloads.reading.take().unwrap_or_default();
         replies.into_iter().for_each(|reply| drop(reply.send(said.clone())));
         self.notifier.ready(&self.in_words());
         if let Some(mut replies) = again {

@@ -139,7 +139,7 @@ fn opening(facts: &Facts) -> Check {
     }
 }
 
-/// What `record` chooses where nobody says, and why. Which errors are a refusal is said in `for_command` of `run/backend`.
+/// What `record` uses if no backend is asked for, and why. `run::backend::for_command` decides which errors are a refusal.
 fn backend(facts: &Facts) -> Check {
     const NAME: &str = "record";
     let refused = facts.open_error.map(Errno::from_raw);

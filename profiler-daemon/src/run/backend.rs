@@ -33,7 +33,7 @@ const INSTALLED: &str = "/usr/lib/sweetspot";
 const SCRIPTS: usize = 4;
 
 /// What a run begins with: what takes its samples, and what is known before the target.
-pub(crate) struct Prepared {
+pub(crate) struct PreparedRun {
     pub(crate) setup: Setup,
     /// What takes the samples; `None` for perf events, which are opened once it is known what to attach to.
     pub(crate) source: Option<Box<dyn Source>>,
@@ -41,7 +41,7 @@ pub(crate) struct Prepared {
     pub(crate) environment: Option<Vec<CString>>,
 }
 
-impl Prepared {
+impl PreparedRun {
     /// By the kernel's perf events.
     fn perf(sampling: &SamplingSettings) -> Result<Self> {
         Ok(Self { setup: Setup::begin(sampling)?, source: None, environment: None })
@@ -53,16 +53,16 @@ impl Prepared {
 /// # Errors
 ///
 /// What is not permitted or missing, and what to do.
-pub(crate) fn for_command(sampling: &SamplingSettings, program: Option<&Path>) -> Result<Prepared> {
+pub(crate) fn for_command(sampling: &SamplingSettings, program: Option<&Path>) -> Result<PreparedRun> {
     match sampling.backend {
-        Backend::Perf => Prepared::perf(sampling),
+        Backend::Perf => PreparedRun::perf(sampling),
         Backend::TimerSignal => preloaded(sampling, &library()?, program),
         Backend::Auto => match probe_access() {
             Err(error @ OpenError::NotPermitted(_)) if can_use_timers(sampling) => {
                 let library = find_library().ok_or_else(|| explain::open(error, None))?;
                 preloaded(sampling, &library, program)
             }
-            _ => Prepared::perf(sampling),
+            _ => PreparedRun::perf(sampling),
         },
     }
 }
@@ -72,13 +72,15 @@ pub(crate) fn for_command(sampling: &SamplingSettings, program: Option<&Path>) -
 /// # Errors
 ///
 /// What is not permitted or missing, and what to do.
-pub(crate) fn for_processes(pids: &[u32], is_group: bool, sampling: &SamplingSettings) -> Result<Prepared> {
+pub(crate) fn for_processes(
+    pids: &[u32],
+    is_group: bool,
+    sampling: &SamplingSettings,
+) -> Result<PreparedRun> {
     let one = (!is_group).then_some(pids).and_then(|pids| <[u32; 1]>::try_from(pids).ok());
     match (sampling.backend, one) {
-        (Backend::Perf, _) => Prepared::perf(sampling),
-        (Backend::TimerSignal, None) => {
-            Err(usage(sampling.backend.refuses_many().unwrap_or("give the id of one process")))
-        }
+        (Backend::Perf, _) => PreparedRun::perf(sampling),
+        (Backend::TimerSignal, None) => Err(usage(Backend::ONE_AT_A_TIME)),
         (Backend::TimerSignal, Some([pid])) => loaded(sampling, Host { pid, library: library()? }),
         (Backend::Auto, one) => match (probe_access(), one, find_library()) {
             (Err(OpenError::NotPermitted(cause)), Some([pid]), Some(library)) if can_use_timers(sampling) => {
@@ -87,7 +89,7 @@ pub(crate) fn for_processes(pids: &[u32], is_group: bool, sampling: &SamplingSet
                     false => Err(explain::could_load(&cause, pid)),
                 }
             }
-            _ => Prepared::perf(sampling),
+            _ => PreparedRun::perf(sampling),
         },
     }
 }
@@ -110,7 +112,7 @@ pub(crate) fn find_library() -> Option<PathBuf> {
 }
 
 /// A run of `program` by the agent in `library`, which the command will load.
-fn preloaded(sampling: &SamplingSettings, library: &Path, program: Option<&Path>) -> Result<Prepared> {
+fn preloaded(sampling: &SamplingSettings, library: &Path, program: Option<&Path>) -> Result<PreparedRun> {
     let first = match program.map(|program| (program, loaded_before(program))) {
         Some((program, Err(reason))) => return Err(explain::not_preloadable(program, reason)),
         Some((_, Ok(first))) => first,
@@ -119,15 +121,15 @@ fn preloaded(sampling: &SamplingSettings, library: &Path, program: Option<&Path>
     let setup = setup(sampling);
     let sampler = TimerSampler::new(clocks(), Dither::new(setup.seed), setup.seed).map_err(no_memory)?;
     let environment = Some(environment(library, &sampler.place(), &first)?);
-    Ok(Prepared { setup, source: Some(Box::new(sampler)), environment })
+    Ok(PreparedRun { setup, source: Some(Box::new(sampler)), environment })
 }
 
 /// A run by the agent that will be loaded into a running process.
-fn loaded(sampling: &SamplingSettings, host: Host) -> Result<Prepared> {
+fn loaded(sampling: &SamplingSettings, host: Host) -> Result<PreparedRun> {
     explain::first_thread(host.pid)?;
     let setup = setup(sampling);
     let sampler = TimerSampler::within(host, clocks(), Dither::new(setup.seed), setup.seed);
-    Ok(Prepared { setup, source: Some(Box::new(sampler.map_err(no_memory)?)), environment: None })
+    Ok(PreparedRun { setup, source: Some(Box::new(sampler.map_err(no_memory)?)), environment: None })
 }
 
 fn no_memory(cause: std::io::Error) -> anyhow::Error {

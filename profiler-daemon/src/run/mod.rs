@@ -26,7 +26,7 @@ use profiler_core::attach::{AttachChoice, AttachMode, Foreseen};
 use profiler_core::rate::{Activity, Dither, Prediction, RateController, RateSettings, predict};
 use profiler_core::unwind::method::{Method, MethodChoice};
 
-use self::backend::Prepared;
+use self::backend::PreparedRun;
 use self::cost_prediction::CostPrediction;
 use self::engine::Attach;
 pub(crate) use self::engine::{DecisionLine, DecisionLog, Engine, Figures, ShareStatus};
@@ -67,7 +67,7 @@ const WATCHED: Duration = Duration::from_millis(30);
 pub(crate) fn record(job: &RecordJob) -> Result<ExitCode> {
     let outputs = Outputs::prepare(&job.output)?;
     let program = find_program(&job.command[0]);
-    let Prepared { setup, source, environment } = backend::for_command(&job.sampling, program.as_deref())?;
+    let PreparedRun { setup, source, environment } = backend::for_command(&job.sampling, program.as_deref())?;
     let words = job.command.iter().map(|word| CString::new(word.as_bytes()));
     let words: Vec<CString> = words.collect::<Result<_, _>>().context("the command holds a zero byte")?;
     // Before the runtime exists: the child of a fork may not share its threads.
@@ -131,7 +131,7 @@ pub(crate) fn attach(job: &AttachJob) -> Result<ExitCode> {
         explain::kernel_thread(pid)?;
     }
     let outputs = Outputs::prepare(&job.output)?;
-    let Prepared { mut setup, source, .. } =
+    let PreparedRun { mut setup, source, .. } =
         backend::for_processes(&pids, target_group.is_some(), &job.sampling)?;
     let mut session = setup.session(&job.sampling);
     let one = (pids.len() == 1 && target_group.is_none()).then(|| pids[0]);

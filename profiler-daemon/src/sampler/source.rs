@@ -134,7 +134,7 @@ pub(crate) trait Source {
     /// Reads names, forks and exits on whole CPUs from `shared`; to be called before the clocks start.
     fn share_reports(&mut self, _shared: SharedReports) {}
 
-    /// Whether the clocks are attached to few threads, whose switches can be read often.
+    /// Whether the clocks are attached to so few threads that their switches can be read often.
     fn few_threads(&self) -> bool {
         false
     }

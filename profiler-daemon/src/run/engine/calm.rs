@@ -26,7 +26,7 @@ impl<L: DecisionLog> Engine<L> {
         pause_ns < self.longest_calm_ns()
             && now_ns < self.next_second_ns
             && self.resting.is_none() // whose steps get rarer instead
-            && !self.nature.times_itself // whose costs may change without a sign
+            && !self.nature.times_itself
             && self.storms_would_ring()
             && !self.session.awaits_reading()
             && so_far.side_records + so_far.forks + so_far.foreign_side_records + so_far.lost == 0

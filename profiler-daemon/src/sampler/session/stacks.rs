@@ -19,7 +19,7 @@ pub(crate) struct StackReader {
     pub(super) deeper: DeeperStacks,
     choice: MethodChoice,
     copy: CopySize,
-    /// The processes whose stacks decided `choice` and `copy`.
+    /// Processes that `choice` and `copy` were decided by.
     basis: Basis,
     program_changed: bool,
     /// Entries that the kernel keeps of a call chain.
@@ -48,7 +48,7 @@ pub(super) struct StackRead {
 }
 
 /// A stack by the method in force, before it is completed.
-struct Found {
+struct FoundStack {
     outcome: Outcome,
     returns_outside_code: bool,
     /// Bytes of the stack down to its outermost frame, if it was unwound.
@@ -133,7 +133,9 @@ impl StackReader {
         self.basis.observe(sample.pid);
         let found = match has_user {
             true => self.find(sample, process),
-            false => Found { outcome: Outcome::NoUserStack, returns_outside_code: false, depth_bytes: None },
+            false => {
+                FoundStack { outcome: Outcome::NoUserStack, returns_outside_code: false, depth_bytes: None }
+            }
         };
         let is_completed = self.complete(sample, process, found.outcome);
         let Chains { kernel, user, .. } = &self.chains;
@@ -146,7 +148,7 @@ impl StackReader {
         StackRead { outcome, is_completed, returns_outside_code: found.returns_outside_code }
     }
 
-    fn find(&mut self, sample: &RawSample<'_>, process: &Process) -> Found {
+    fn find(&mut self, sample: &RawSample<'_>, process: &Process) -> FoundStack {
         let Chains { user, by_frame_pointer, places, .. } = &mut self.chains;
         match (self.choice.method(), sample.regs, sample.stack) {
             (Method::Dwarf | Method::Trial, Some(regs), Some(stack)) => {
@@ -161,13 +163,13 @@ impl StackReader {
                 });
                 if let Some(continued) = continued.flatten() {
                     continued.apply(by_frame_pointer, user);
-                    return Found { outcome: Outcome::Complete, returns_outside_code, depth_bytes };
+                    return FoundStack { outcome: Outcome::Complete, returns_outside_code, depth_bytes };
                 }
                 if !is_trial {
                     self.choice.note_unwound(unwound.outcome);
                 }
                 places.extend_from_slice(self.unwinder.places());
-                Found { outcome: unwound.outcome, returns_outside_code, depth_bytes }
+                FoundStack { outcome: unwound.outcome, returns_outside_code, depth_bytes }
             }
             // Also samples still on their way when the method changed: they carry a chain.
             (_, _, None) if !by_frame_pointer.is_empty() => {
@@ -175,14 +177,14 @@ impl StackReader {
                 let limit_reached = sample.chain_len() >= self.chain_limit;
                 let end = self.unwinder.chain_end(process, user);
                 let outcome = self.choice.judge(user, limit_reached, end, |address| process.locate(address));
-                Found { outcome, returns_outside_code: end == StackEnd::NoCode, depth_bytes: None }
+                FoundStack { outcome, returns_outside_code: end == StackEnd::NoCode, depth_bytes: None }
             }
             (_, Some(regs), Some(stack)) => {
                 let outcome = self.unwinder.unwind(process, regs, stack, user).outcome;
                 places.extend_from_slice(self.unwinder.places());
-                Found { outcome, returns_outside_code: false, depth_bytes: None }
+                FoundStack { outcome, returns_outside_code: false, depth_bytes: None }
             }
-            _ => Found { outcome: Outcome::NoUserStack, returns_outside_code: false, depth_bytes: None },
+            _ => FoundStack { outcome: Outcome::NoUserStack, returns_outside_code: false, depth_bytes: None },
         }
     }
 
