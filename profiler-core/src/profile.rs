@@ -195,7 +195,8 @@ impl Measure {
 }
 
 /// What a run was, how it went and what it cost. Keys of [`Run`] are those of the summary line of `--stats`.
-#[derive(Clone, Debug, Default, Serialize)]
+#[derive(Clone, Debug, Default, Deserialize, Serialize)]
+#[serde(default)]
 pub struct Run {
     /// The command that was profiled, or the processes that were attached to.
     pub target: String,

@@ -18,8 +18,9 @@ impl RateController {
     /// from the next step on. The slowdown stays within the settings' budget all the same. What was spent before counts
     /// against what was granted in its time. Changes nothing where own time has a budget of its own.
     pub fn grant(&mut self, granted_ratio: f64) {
-        self.granted = Some(granted_ratio.clamp(LEAST_RATIO, MOST_RATIO)).filter(|ratio| !ratio.is_nan());
-        self.bucket.set_budget(self.granted_ratio());
+        self.budgets.granted =
+            Some(granted_ratio.clamp(LEAST_RATIO, MOST_RATIO)).filter(|ratio| !ratio.is_nan());
+        self.budgets.bucket.set_budget(self.granted_ratio());
         self.account.set_budget(self.granted_ratio());
         if !self.started {
             self.guess();
@@ -29,22 +30,22 @@ impl RateController {
     /// What everything that sampling costs may take (ratio of the target's CPU time): the last grant, or, before the
     /// first, the budget of the slowdown.
     pub fn granted_ratio(&self) -> f64 {
-        self.granted.unwrap_or(self.settings.budget_ratio)
+        self.budgets.granted.unwrap_or(self.settings.budget_ratio)
     }
 
     /// Continues with other settings from the next step on. What was learned of costs and shares stays, and so does the
     /// host's grant if it is below the target's own budget.
     pub fn adopt(&mut self, settings: RateSettings) {
         self.settings = settings.sane();
-        self.slowdown.set_ratio(self.settings.budget_ratio);
-        self.own = self.settings.own_cpu_ratio.map(|ratio| {
-            let mut own = self.own.take().unwrap_or_else(|| Limit::new(ratio, ONE_CPU));
+        self.budgets.slowdown.set_ratio(self.settings.budget_ratio);
+        self.budgets.own = self.settings.own_cpu_ratio.map(|ratio| {
+            let mut own = self.budgets.own.take().unwrap_or_else(|| Limit::new(ratio, ONE_CPU));
             own.set_ratio(ratio);
             own
         });
         self.schedule = self.settings.horizon_s.is_none().then(|| self.schedule.unwrap_or_default());
-        self.settled = false;
-        self.grant(self.granted.unwrap_or(f64::NAN));
+        self.retuning.settled = false;
+        self.grant(self.budgets.granted.unwrap_or(f64::NAN));
     }
 
     /// The target is one of `replicas` from now on, and their profiles are read as one. Has no effect unless the length
@@ -52,7 +53,7 @@ impl RateController {
     pub fn join_fleet(&mut self, replicas: Replicas) {
         let [_, settled] = self.replicas;
         let has_moved = (replicas.get() / settled.get()).ln().abs() > 3.0 * SETTLED.ln(); // the rate goes with the cube root
-        self.settled &= !has_moved;
+        self.retuning.settled &= !has_moved;
         self.replicas = [replicas, if has_moved { replicas } else { settled }];
         if !self.started {
             self.guess();

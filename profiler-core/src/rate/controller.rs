@@ -59,44 +59,88 @@ const HARMLESS: f64 = 0.25;
 #[derive(Clone, Debug)]
 pub struct RateController {
     pub(super) settings: RateSettings,
-    /// The target's part of the host's budget, for everything that sampling costs (ratio of the target's CPU time).
-    pub(super) granted: Option<f64>,
-    /// The rate that the most expensive of several targets allows (samples per CPU-second).
-    dearest_hz: f64,
+    pub(super) budgets: Budgets,
     /// The replicas of the target's service: present, and when the rate was settled.
     pub(super) replicas: [Replicas; 2],
     pub(super) meter: OverheadMeter,
-    /// The token bucket of the granted budget.
-    pub(super) bucket: TokenBucket,
-    set_up: SetUp,
-    /// The budget of the target's slowdown.
-    pub(super) slowdown: Limit,
-    /// The budget of own CPU time, where there is one.
-    pub(super) own: Option<Limit>,
     /// Progress of a run without a horizon.
     pub(super) schedule: Option<Schedule>,
-    /// The rate at the last retune of a run without a horizon.
-    noted_hz: f64,
     pub(super) shares: ShareMemory,
     pub(super) account: Account,
     /// The account since it was last taken.
     part: Account,
-    /// The rate decided on, before the bucket.
-    rate_hz: f64,
-    bound_by: BoundBy,
-    pub(super) settled: bool,
-    throttled: bool,
-    phase_changed: bool,
+    pub(super) retuning: Retuning,
     pub(super) started: bool,
     began_ns: u64,
     pub(super) last_ns: Option<u64>,
-    retuned_ns: u64,
-    samples_since: u64,
-    cpu_since_ns: u64,
     samples: u64,
-    retunes: u64,
     pub(super) current: CurrentLoad,
     fixed_overhead: FixedOverhead,
+}
+
+/// What sampling may cost, and what is left of it.
+#[derive(Clone, Debug)]
+pub(super) struct Budgets {
+    /// The budget of the target's slowdown.
+    pub(super) slowdown: Limit,
+    /// The budget of own CPU time, where there is one.
+    pub(super) own: Option<Limit>,
+    /// The target's part of the host's budget, for everything that sampling costs (ratio of the target's CPU time).
+    pub(super) granted: Option<f64>,
+    /// The token bucket of the granted budget.
+    pub(super) bucket: TokenBucket,
+    /// The rate that the most expensive of several targets allows (samples per CPU-second).
+    dearest_hz: f64,
+    set_up: SetUp,
+}
+
+impl Budgets {
+    fn new(settings: &RateSettings) -> Self {
+        Self {
+            slowdown: Limit::new(settings.budget_ratio, TARGET_FLOOR_CPUS),
+            own: settings.own_cpu_ratio.map(|ratio| Limit::new(ratio, ONE_CPU)),
+            granted: None,
+            bucket: TokenBucket::new(settings.budget_ratio),
+            dearest_hz: f64::INFINITY,
+            set_up: SetUp::default(),
+        }
+    }
+}
+
+/// The rate decided on, and what makes it move again.
+#[derive(Clone, Debug)]
+pub(super) struct Retuning {
+    /// Before the buckets (samples per CPU-second).
+    rate_hz: f64,
+    bound_by: BoundBy,
+    /// Whether it has reached the optimum, and may stay in the dead band around it.
+    pub(super) settled: bool,
+    throttled: bool,
+    phase_changed: bool,
+    /// The rate at the last retune of a run without a horizon.
+    noted_hz: f64,
+    retuned_ns: u64,
+    /// Since the last retune.
+    samples_since: u64,
+    cpu_since_ns: u64,
+    retunes: u64,
+}
+
+impl Retuning {
+    fn new(rate_hz: f64) -> Self {
+        Self {
+            rate_hz,
+            bound_by: BoundBy::Law,
+            settled: false,
+            throttled: false,
+            phase_changed: false,
+            noted_hz: rate_hz,
+            retuned_ns: 0,
+            samples_since: 0,
+            cpu_since_ns: 0,
+            retunes: 0,
+        }
+    }
 }
 
 impl RateController {
@@ -108,31 +152,17 @@ impl RateController {
         let settings = settings.sane();
         let meter = OverheadMeter::expecting(costs, settings.expected_frames, settings.expected_stack_bytes);
         let mut controller = RateController {
-            bucket: TokenBucket::new(settings.budget_ratio),
-            set_up: SetUp::default(),
-            slowdown: Limit::new(settings.budget_ratio, TARGET_FLOOR_CPUS),
-            own: settings.own_cpu_ratio.map(|ratio| Limit::new(ratio, ONE_CPU)),
+            budgets: Budgets::new(&settings),
+            replicas: [Replicas::ONE; 2],
             schedule: settings.horizon_s.is_none().then(Schedule::default),
-            noted_hz: settings.floor_hz,
             shares: ShareMemory::new(settings.top),
             account: Account::new(settings.budget_ratio),
             part: Account::default(),
-            granted: None,
-            dearest_hz: f64::INFINITY,
-            replicas: [Replicas::ONE; 2],
-            rate_hz: settings.floor_hz,
-            bound_by: BoundBy::Law,
-            settled: false,
-            throttled: false,
-            phase_changed: false,
+            retuning: Retuning::new(settings.floor_hz),
             started: false,
             began_ns: 0,
             last_ns: None,
-            retuned_ns: 0,
-            samples_since: 0,
-            cpu_since_ns: 0,
             samples: 0,
-            retunes: 0,
             current: CurrentLoad::default(),
             fixed_overhead: FixedOverhead::default(),
             meter,
@@ -145,8 +175,8 @@ impl RateController {
     pub(super) fn guess(&mut self) {
         self.deepen();
         let rate_target = self.rate_target(START_BUDGET);
-        (self.rate_hz, self.bound_by) = (rate_target.optimum_hz, rate_target.bound_by);
-        self.noted_hz = self.rate_hz;
+        (self.retuning.rate_hz, self.retuning.bound_by) = (rate_target.optimum_hz, rate_target.bound_by);
+        self.retuning.noted_hz = self.retuning.rate_hz;
     }
 
     /// The decision to open the events with; `at_ns` is when sampling begins. To be called once, before the
@@ -159,7 +189,7 @@ impl RateController {
     fn begin(&mut self, at_ns: u64) {
         self.started = true;
         self.last_ns = Some(at_ns);
-        (self.began_ns, self.retuned_ns) = (at_ns, at_ns);
+        (self.began_ns, self.retuning.retuned_ns) = (at_ns, at_ns);
     }
 
     /// Processes a reading of the time since the last step, and decides on the rate until the next one, about
@@ -173,7 +203,7 @@ impl RateController {
         self.last_ns = Some(at_ns);
 
         self.book(reading, wall_ns);
-        self.phase_changed |= self.shares.observe(shares, wall_ns);
+        self.retuning.phase_changed |= self.shares.observe(shares, wall_ns);
         let reason = if self.settings.fixed_rate_hz.is_some() {
             Reason::Fixed
         } else {
@@ -190,19 +220,19 @@ impl RateController {
         let (wall, cpu_ns) = (wall_ns as f64, reading.target_cpu_ns as f64);
         let held_up = threads_held_up(&self.settings, cpu_ns / wall.max(1.0)).count;
         spend.waiting_ns = (held_up - 1.0) * spend.target_ns();
-        spend.put_off_ns = self.set_up.put_off_ns(wall, spend.self_once_ns);
+        spend.put_off_ns = self.budgets.set_up.put_off_ns(wall, spend.self_once_ns);
         self.account.book(wall, cpu_ns, &spend);
         self.part.book(wall, cpu_ns, &spend);
-        self.bucket.settle(wall, cpu_ns, charge_ns(&spend, wall, cpu_ns));
-        self.slowdown.book(wall, cpu_ns, held_up * (spend.target_ns() + spend.doubt_ns));
-        if let Some(own) = &mut self.own {
+        self.budgets.bucket.settle(wall, cpu_ns, charge_ns(&spend, wall, cpu_ns));
+        self.budgets.slowdown.book(wall, cpu_ns, held_up * (spend.target_ns() + spend.doubt_ns));
+        if let Some(own) = &mut self.budgets.own {
             own.book(wall, wall, spend.own_ns());
         }
         self.current.observe(reading, wall_ns, rate_hz, &spend);
-        self.fixed_overhead.observe(wall, self.bucket.accrual_ns(wall, cpu_ns), &spend);
+        self.fixed_overhead.observe(wall, self.budgets.bucket.accrual_ns(wall, cpu_ns), &spend);
         self.samples = self.samples.saturating_add(reading.samples);
-        self.samples_since = self.samples_since.saturating_add(reading.samples);
-        self.cpu_since_ns = self.cpu_since_ns.saturating_add(reading.target_cpu_ns);
+        self.retuning.samples_since = self.retuning.samples_since.saturating_add(reading.samples);
+        self.retuning.cpu_since_ns = self.retuning.cpu_since_ns.saturating_add(reading.target_cpu_ns);
         let for_one_s_hz = self.rate_for_one_s_hz();
         if let Some(schedule) = &mut self.schedule {
             let taken = reading.samples.saturating_add(reading.lost);
@@ -216,8 +246,8 @@ impl RateController {
     fn deepen(&mut self) {
         let Some(schedule) = &self.schedule else { return };
         let samples = schedule.next_second(self.rate_for_one_s_hz());
-        self.slowdown.deepen(samples * self.threads().count * self.meter.cost().target.upper_ns());
-        if let Some(own) = &mut self.own {
+        self.budgets.slowdown.deepen(samples * self.threads().count * self.meter.cost().target.upper_ns());
+        if let Some(own) = &mut self.budgets.own {
             own.deepen(samples * self.meter.own_per_arrival_ns().max(OWN_WHEN_COLD_NS));
         }
     }
@@ -264,7 +294,7 @@ impl RateController {
             utilisation_cpus: self.meter.utilisation_cpus(),
             load: self.load(),
             granted_ratio: self.granted_ratio(),
-            dearest_hz: self.dearest_hz,
+            dearest_hz: self.budgets.dearest_hz,
             schedule: self.schedule,
             threads: self.threads(),
             replicas: self.replicas(),
@@ -276,66 +306,68 @@ impl RateController {
         let busy_cpus = self.current.busy_cpus().max(self.meter.utilisation_cpus());
         BudgetLoad {
             slowdown_fixed_ratio: self.threads().count * self.meter.events_ratio(),
-            slowdown_spare_ratio: self.slowdown.spare_ratio(),
+            slowdown_spare_ratio: self.budgets.slowdown.spare_ratio(),
             own_fixed_cpus: self.meter.own_fixed_cpus(),
             own_per_hz_cpus: self.current.own_per_hz_ns(&self.meter, busy_cpus) * 1e-9,
-            own_spare_cpus: self.own.as_ref().map_or(0.0, Limit::spare_ratio),
+            own_spare_cpus: self.budgets.own.as_ref().map_or(0.0, Limit::spare_ratio),
         }
     }
 
     /// Moves the rate to where the anytime law is now.
     fn follow_schedule(&mut self, at_ns: u64) -> Reason {
         let rate_target = self.rate_target(BUDGET_MARGIN);
-        let distance = (rate_target.target_hz(&self.settings) / self.rate_hz).ln();
-        self.bound_by = rate_target.bound_by;
+        let distance = (rate_target.target_hz(&self.settings) / self.retuning.rate_hz).ln();
+        self.retuning.bound_by = rate_target.bound_by;
         let factor = (GAIN * distance).exp().clamp(MAX_STEP_DOWN, MAX_STEP_UP);
-        self.rate_hz = self.settings.within_limits(self.rate_hz * factor);
-        let has_moved = (self.rate_hz / self.noted_hz).ln().abs() > DEAD_BAND.ln();
-        if !has_moved || at_ns - self.retuned_ns < RETUNE_NS {
+        self.retuning.rate_hz = self.settings.within_limits(self.retuning.rate_hz * factor);
+        let has_moved = (self.retuning.rate_hz / self.retuning.noted_hz).ln().abs() > DEAD_BAND.ln();
+        if !has_moved || at_ns - self.retuning.retuned_ns < RETUNE_NS {
             return Reason::Hold;
         }
-        (self.retuned_ns, self.noted_hz) = (at_ns, self.rate_hz);
-        self.retunes = self.retunes.saturating_add(1);
-        if std::mem::take(&mut self.phase_changed) { Reason::PhaseChange } else { Reason::Retune }
+        (self.retuning.retuned_ns, self.retuning.noted_hz) = (at_ns, self.retuning.rate_hz);
+        self.retuning.retunes = self.retuning.retunes.saturating_add(1);
+        if std::mem::take(&mut self.retuning.phase_changed) { Reason::PhaseChange } else { Reason::Retune }
     }
 
     /// Moves the rate towards the law's, if it is time, there is evidence, and it is worth it.
     fn retune(&mut self, at_ns: u64) -> Reason {
         let rate_target = self.rate_target(BUDGET_MARGIN);
-        let evidence = self.samples_since >= RETUNE_SAMPLES || self.cpu_since_ns >= RETUNE_CPU_NS;
+        let evidence =
+            self.retuning.samples_since >= RETUNE_SAMPLES || self.retuning.cpu_since_ns >= RETUNE_CPU_NS;
         // At the start of a run everything is new, and a short run has no time to wait.
-        let pause_ns = RETUNE_NS.min(self.retuned_ns.saturating_sub(self.began_ns).max(FIRST_RETUNE_NS));
-        if !evidence || at_ns - self.retuned_ns < pause_ns {
+        let pause_ns =
+            RETUNE_NS.min(self.retuning.retuned_ns.saturating_sub(self.began_ns).max(FIRST_RETUNE_NS));
+        if !evidence || at_ns - self.retuning.retuned_ns < pause_ns {
             return Reason::Hold;
         }
         let target_hz = rate_target.target_hz(&self.settings);
-        let distance = (target_hz / self.rate_hz).ln();
+        let distance = (target_hz / self.retuning.rate_hz).ln();
         let cap_hz = rate_target.caps.budget_hz.min(rate_target.caps.own_hz);
-        let over_budget = self.rate_hz > self.settings.within_limits(cap_hz);
-        let band = if self.settled { DEAD_BAND } else { SETTLED };
-        self.bound_by = rate_target.bound_by;
+        let over_budget = self.retuning.rate_hz > self.settings.within_limits(cap_hz);
+        let band = if self.retuning.settled { DEAD_BAND } else { SETTLED };
+        self.retuning.bound_by = rate_target.bound_by;
         if !over_budget && distance.abs() <= band.ln() {
-            self.settled = true;
+            self.retuning.settled = true;
             return Reason::Hold;
         }
         self.move_to(target_hz, distance, over_budget);
-        (self.retuned_ns, self.samples_since, self.cpu_since_ns) = (at_ns, 0, 0);
-        self.retunes = self.retunes.saturating_add(1);
-        if std::mem::take(&mut self.phase_changed) { Reason::PhaseChange } else { Reason::Retune }
+        (self.retuning.retuned_ns, self.retuning.samples_since, self.retuning.cpu_since_ns) = (at_ns, 0, 0);
+        self.retuning.retunes = self.retuning.retunes.saturating_add(1);
+        if std::mem::take(&mut self.retuning.phase_changed) { Reason::PhaseChange } else { Reason::Retune }
     }
 
     fn move_to(&mut self, target_hz: f64, distance: f64, over_budget: bool) {
         let gain = if over_budget { 1.0 } else { GAIN };
         let factor = (gain * distance).exp().clamp(MAX_STEP_DOWN, MAX_STEP_UP);
-        self.rate_hz = self.settings.within_limits(self.rate_hz * factor);
-        self.settled = (target_hz / self.rate_hz).ln().abs() <= SETTLED.ln();
+        self.retuning.rate_hz = self.settings.within_limits(self.retuning.rate_hz * factor);
+        self.retuning.settled = (target_hz / self.retuning.rate_hz).ln().abs() <= SETTLED.ln();
     }
 
     /// The rate until the next step, after the token bucket.
     fn throttle(&mut self, retuned: Reason) -> Reason {
-        let was = self.throttled;
-        self.throttled = self.bucket_cap_hz() < self.rate_hz;
-        match (was, self.throttled) {
+        let was = self.retuning.throttled;
+        self.retuning.throttled = self.bucket_cap_hz() < self.retuning.rate_hz;
+        match (was, self.retuning.throttled) {
             (_, true) => Reason::Throttle,
             (true, false) => Reason::Release,
             (false, false) => retuned,
@@ -353,9 +385,13 @@ impl RateController {
         let held_up = self.threads().count;
         let usual_ns = held_up * meter.cost().target.upper_ns().max(1.0);
         let recent_ns = (held_up * current.recent_charge_ns()).max(usual_ns);
-        let slowdown_hz =
-            self.slowdown.cap_hz(held_up * meter.events_ratio(), current.busy_cpus(), usual_ns, recent_ns);
-        let beside_hz = match &self.own {
+        let slowdown_hz = self.budgets.slowdown.cap_hz(
+            held_up * meter.events_ratio(),
+            current.busy_cpus(),
+            usual_ns,
+            recent_ns,
+        );
+        let beside_hz = match &self.budgets.own {
             Some(own) => {
                 let per_hz_ns = current.own_per_hz_ns(meter, current.busy_cpus()).max(f64::MIN_POSITIVE);
                 own.cap_hz(meter.own_fixed_cpus(), ONE_CPU, per_hz_ns, per_hz_ns)
@@ -369,7 +405,7 @@ impl RateController {
     fn granted_cap_hz(&self) -> f64 {
         let (budget_ratio, current) = (self.granted_ratio(), &self.current);
         let fixed_ratio = current.fixed_ratio(&self.meter);
-        let (allowed, least) = (self.bucket.allowed_ratio(), TRICKLE * budget_ratio);
+        let (allowed, least) = (self.budgets.bucket.allowed_ratio(), TRICKLE * budget_ratio);
         // A full bucket is a reserve for a jump of the cost, not to be spent on purpose.
         let expected = (allowed.min(OPEN * budget_ratio) - fixed_ratio).max(least);
         let by_level = (expected / current.sample_ns(&self.meter))
@@ -397,24 +433,25 @@ impl RateController {
         let spend = self.meter.spend(so_far);
         let held_up = threads_held_up(&self.settings, cpu_ns / wall_ns.max(1.0)).count;
         let slowed_ns = held_up * (spend.target_ns() + spend.doubt_ns);
-        let is_slowed = || self.slowdown.is_overdrawn(wall_ns, cpu_ns, slowed_ns);
-        if let Some(own) = &self.own {
+        let is_slowed = || self.budgets.slowdown.is_overdrawn(wall_ns, cpu_ns, slowed_ns);
+        if let Some(own) = &self.budgets.own {
             return is_slowed() || own.is_overdrawn(wall_ns, wall_ns, spend.own_ns());
         }
         if self.settings.are_threads_coupled && is_slowed() {
             return true;
         }
         let spend = Spend { put_off_ns: spend.self_once_ns, ..spend };
-        let inflow_ns = self.bucket.accrual_ns(wall_ns, so_far.target_cpu_ns as f64);
-        charge_ns(&spend, wall_ns, cpu_ns) - inflow_ns > self.bucket.holds_ns(cpu_ns / wall_ns.max(1.0))
+        let inflow_ns = self.budgets.bucket.accrual_ns(wall_ns, so_far.target_cpu_ns as f64);
+        charge_ns(&spend, wall_ns, cpu_ns) - inflow_ns
+            > self.budgets.bucket.holds_ns(cpu_ns / wall_ns.max(1.0))
     }
 
     /// Whether samples of non-targets would cost too much within a step if the target fell idle now, so that
     /// the rings should be read more often. Only for events of whole CPUs.
     pub fn non_targets_may_overspend(&self) -> bool {
         let step_ns = STEP_S * self.current.non_target_ns_per_s(&self.meter, self.rate_hz());
-        let granted_ns = || self.bucket.accrual_ns(1e9, 0.0);
-        let idle_second_ns = self.own.as_ref().map_or_else(granted_ns, |own| own.idle_grant_ns(1e9));
+        let granted_ns = || self.budgets.bucket.accrual_ns(1e9, 0.0);
+        let idle_second_ns = self.budgets.own.as_ref().map_or_else(granted_ns, |own| own.idle_grant_ns(1e9));
         self.settings.fixed_rate_hz.is_none() && step_ns > HARMLESS * idle_second_ns
     }
 
@@ -447,9 +484,9 @@ impl RateController {
 
     /// Whether `cost_ns` more can be spent without slowing sampling down. At a fixed rate nothing is.
     pub fn has_room_for(&self, cost_ns: f64) -> bool {
-        let has_room = || match self.own {
-            Some(_) => self.slowdown.has_room_for(cost_ns),
-            None => self.bucket.level_ns() - cost_ns >= 0.5 * self.bucket.depth_ns(),
+        let has_room = || match self.budgets.own {
+            Some(_) => self.budgets.slowdown.has_room_for(cost_ns),
+            None => self.budgets.bucket.level_ns() - cost_ns >= 0.5 * self.budgets.bucket.depth_ns(),
         };
         self.settings.fixed_rate_hz.is_some() || has_room()
     }
@@ -474,15 +511,15 @@ impl RateController {
     pub fn rate_hz(&self) -> f64 {
         match self.settings.fixed_rate_hz {
             Some(rate_hz) => rate_hz,
-            None if self.throttled => self.rate_hz.min(self.bucket_cap_hz()),
-            None => self.rate_hz,
+            None if self.retuning.throttled => self.retuning.rate_hz.min(self.bucket_cap_hz()),
+            None => self.retuning.rate_hz,
         }
     }
 
     /// Caps the rate (samples per CPU-second) that several targets share: a higher one would slow down one of
     /// them by more than its budget.
     pub fn bound_rate(&mut self, most_hz: f64) {
-        self.dearest_hz = if most_hz.is_nan() { f64::INFINITY } else { most_hz.max(0.0) };
+        self.budgets.dearest_hz = if most_hz.is_nan() { f64::INFINITY } else { most_hz.max(0.0) };
     }
 
     /// What sampling has cost since the start.
@@ -517,15 +554,15 @@ impl RateController {
     fn bound_by(&self) -> BoundBy {
         match self.settings.fixed_rate_hz {
             Some(_) => BoundBy::Fixed,
-            None if self.throttled => {
+            None if self.retuning.throttled => {
                 let (slowdown_hz, beside_hz) = self.bucket_caps_hz();
-                match self.own {
+                match self.budgets.own {
                     _ if beside_hz >= slowdown_hz => BoundBy::Bucket,
                     Some(_) => BoundBy::OwnCpu,
                     None => BoundBy::Host,
                 }
             }
-            None => self.bound_by,
+            None => self.retuning.bound_by,
         }
     }
 
@@ -563,10 +600,14 @@ impl RateController {
             budget_cap_hz: rate_target.caps.budget_hz,
             own_cap_hz: rate_target.caps.own_hz.min(f64::MAX),
             bucket_cap_hz: self.bucket_cap_hz(),
-            bucket_level_us: self.own.as_ref().map_or(self.bucket.level_ns(), |_| self.slowdown.level_ns())
+            bucket_level_us: self
+                .budgets
+                .own
+                .as_ref()
+                .map_or(self.budgets.bucket.level_ns(), |_| self.budgets.slowdown.level_ns())
                 * 1e-3,
             budget_ratio: self.budget_ratio(),
-            granted_ratio: self.own.is_none().then(|| self.granted_ratio()),
+            granted_ratio: self.budgets.own.is_none().then(|| self.granted_ratio()),
             own_cpu_budget_ratio: self.settings.own_cpu_ratio,
             slowdown_ratio: self.account.slowdown_ratio(),
             own_cpu_ratio: self.account.own_cpu_ratio(),
@@ -574,7 +615,7 @@ impl RateController {
             utilisation_cpus: self.meter.utilisation_cpus(),
             target_cpu_s: self.account.target_cpu_s(),
             samples: self.samples,
-            retunes: self.retunes,
+            retunes: self.retuning.retunes,
         }
     }
 }

@@ -14,7 +14,7 @@ mod registers;
 mod stub;
 mod untabled;
 
-use std::ops::Range;
+use std::ops::{ControlFlow, Range};
 
 use framehop::x86_64::UnwindRegsX86_64;
 use framehop::{Error, ExplicitModuleSectionInfo, FrameAddress, Module, Unwinder as _};
@@ -24,7 +24,7 @@ use self::ends::{end, has_caller_beyond, is_absent, is_called_from_entry, is_cut
 use crate::elf::rules::ShortRule;
 use crate::elf::{ElfImage, Found, Section, SectionBytes};
 use crate::machine::Machine;
-use crate::process::Process;
+use crate::process::{AddressSpace, Process};
 use crate::profile::Outcome;
 use crate::record::{StackCopy, UserRegs};
 pub use ends::StackEnd;
@@ -341,101 +341,130 @@ impl StackUnwinder {
                     Err(_) => {} // the library decides how it ends
                 }
             }
-            let is_generated = space.is_generated(address);
             match known {
                 Known::Unsafe => break Outcome::Broken,
                 Known::Entry => break Outcome::Complete,
-                Known::Rare if R::HAS_RULES => return Err(NeedsAll),
-                // The frame pointer may not be set up by this function yet: the stack has to be searched.
-                Known::Nothing
-                    if R::HAS_RULES
-                        && !at.is_return_address()
-                        && !is_generated
-                        && space.is_in_file(address) =>
-                {
-                    return Err(NeedsAll);
-                }
+                known if R::HAS_RULES && needs_all(space, known, at) => return Err(NeedsAll),
                 _ => {}
             }
-            let is_usual = matches!(known, Known::Usual(_));
-            if (!is_usual || !R::HAS_RULES)
-                && at.is_return_address()
-                && let Some((ip, interrupted)) = registers.interrupted(space, word)
-            {
+            if let Some((ip, interrupted)) = interrupted(space, known, at, &registers, word) {
                 if let Some(frame) = frames.last_mut() {
                     *frame = at.address(); // no call returns to a trampoline's beginning
                 }
                 (at, registers) = (FrameAddress::from_instruction_pointer(ip), interrupted);
                 continue;
             }
-            if is_generated
+            if space.is_generated(address)
                 && at.is_return_address()
                 && let Some((caller, outer)) = registers.past_stub(space, word).and_then(returned)
             {
                 (at, registers) = (caller, outer);
                 continue;
             }
-            self.note_changes(space.modules_to_enter());
-            let (mut unread, sp) = (None, registers.sp());
-            let mut read = |address| word(address).ok_or_else(|| _ = unread.get_or_insert(address));
-            let unwinder = R::unwinder(&space.modules().unwinders);
-            let caller = unwinder.unwind_frame(at, &mut registers, R::cache(&mut self.caches), &mut read);
-            // What an interrupted function has popped lies below its stack pointer, and the library does without.
-            let is_needed = |address: &u64| at.is_return_address() || *address >= sp;
-            if let Some(address) = unread.filter(is_needed) {
-                self.unread = Some(address);
-                let has_fallen_back = caller != Err(Error::CouldNotReadStack(address));
-                if has_fallen_back {
-                    // The library fell back to the frame pointer, and caches that for this address, whatever the rule
-                    // says.
-                    (self.caches, self.changes) = (Caches::default(), 0);
-                }
-                if is_cut_off(address, base, stack) {
-                    break Outcome::CopyTooShort;
-                }
-                if has_fallen_back {
-                    break if is_absent(address, base, stack) {
-                        Outcome::StackAbsent
-                    } else {
-                        Outcome::Broken
-                    };
-                }
-            }
-            if caller.is_ok() {
-                self.unread = None; // the caller was found without it
-            }
-            let is_amid = |sp| known == Known::Nothing && has_caller_beyond(space, base, sp, stack);
-            match caller.map(|caller| caller.and_then(FrameAddress::from_return_address)) {
-                // A word of the frame that is not a caller must not be reported as one.
-                Ok(Some(caller))
-                    if known == Known::Nothing
-                        && space.is_executable(address)
-                        && !space.is_executable(caller.address_for_lookup()) =>
-                {
-                    break lost(space, address, true);
-                }
-                Ok(Some(caller)) => at = caller,
-                Ok(None) => match registers.overlooked(word).and_then(returned) {
-                    Some((caller, outer)) if space.is_in_file(caller.address_for_lookup()) => {
-                        (at, registers) = (caller, outer);
-                    }
-                    _ if is_amid(sp) => break lost(space, address, true),
-                    _ => break end(space, at),
-                },
-                Err(error) if registers.mark_the_end(&error) => {
-                    break if is_amid(sp) { lost(space, address, true) } else { end(space, at) };
-                }
-                Err(_) if is_called_from_entry(space, base, registers.sp(), stack) => {
-                    break end(space, at);
-                }
-                Err(Error::CouldNotReadStack(word)) if is_absent(word, base, stack) => {
-                    break Outcome::StackAbsent;
-                }
-                Err(_) => break lost(space, address, known == Known::Nothing),
+            match self.ask_library(space, known, at, &mut registers, (base, stack)) {
+                ControlFlow::Continue(caller) => at = caller,
+                ControlFlow::Break(outcome) => break outcome,
             }
         };
         Ok((outcome, registers.sp()))
     }
+
+    /// The caller of a frame by the library's own reading of the tables, or by what it assumes where they say nothing; or how
+    /// the stack ends there. The copy of the stack begins at the given address.
+    fn ask_library<R: Registers>(
+        &mut self,
+        space: &AddressSpace,
+        known: Known,
+        at: FrameAddress,
+        registers: &mut R,
+        (base, stack): (u64, StackCopy<'_>),
+    ) -> ControlFlow<Outcome, FrameAddress> {
+        let word = |address: u64| word_at(base, stack, address);
+        let address = at.address_for_lookup();
+        self.note_changes(space.modules_to_enter());
+        let (mut unread, sp) = (None, registers.sp());
+        let mut read = |address| word(address).ok_or_else(|| _ = unread.get_or_insert(address));
+        let unwinder = R::unwinder(&space.modules().unwinders);
+        let caller = unwinder.unwind_frame(at, registers, R::cache(&mut self.caches), &mut read);
+        // What an interrupted function has popped lies below its stack pointer, and the library does without.
+        let is_needed = |address: &u64| at.is_return_address() || *address >= sp;
+        if let Some(address) = unread.filter(is_needed) {
+            self.unread = Some(address);
+            let has_fallen_back = caller != Err(Error::CouldNotReadStack(address));
+            if has_fallen_back {
+                // The library fell back to the frame pointer, and caches that for this address, whatever the rule
+                // says.
+                (self.caches, self.changes) = (Caches::default(), 0);
+            }
+            if is_cut_off(address, base, stack) {
+                return ControlFlow::Break(Outcome::CopyTooShort);
+            }
+            if has_fallen_back {
+                let is_absent = is_absent(address, base, stack);
+                return ControlFlow::Break(if is_absent { Outcome::StackAbsent } else { Outcome::Broken });
+            }
+        }
+        if caller.is_ok() {
+            self.unread = None; // the caller was found without it
+        }
+        let is_amid = |sp| known == Known::Nothing && has_caller_beyond(space, base, sp, stack);
+        let outcome = match caller.map(|caller| caller.and_then(FrameAddress::from_return_address)) {
+            // A word of the frame that is not a caller must not be reported as one.
+            Ok(Some(caller))
+                if known == Known::Nothing
+                    && space.is_executable(address)
+                    && !space.is_executable(caller.address_for_lookup()) =>
+            {
+                lost(space, address, true)
+            }
+            Ok(Some(caller)) => return ControlFlow::Continue(caller),
+            Ok(None) => match registers.overlooked(word).and_then(returned) {
+                Some((caller, outer)) if space.is_in_file(caller.address_for_lookup()) => {
+                    *registers = outer;
+                    return ControlFlow::Continue(caller);
+                }
+                _ if is_amid(sp) => lost(space, address, true),
+                _ => end(space, at),
+            },
+            Err(error) if registers.mark_the_end(&error) => {
+                if is_amid(sp) {
+                    lost(space, address, true)
+                } else {
+                    end(space, at)
+                }
+            }
+            Err(_) if is_called_from_entry(space, base, registers.sp(), stack) => end(space, at),
+            Err(Error::CouldNotReadStack(word)) if is_absent(word, base, stack) => Outcome::StackAbsent,
+            Err(_) => lost(space, address, known == Known::Nothing),
+        };
+        ControlFlow::Break(outcome)
+    }
+}
+
+/// Whether the caller takes all registers, or a search of the stack: where the tables have a rule that the library does not
+/// know, and at the beginning of a function without one, whose frame pointer may not be set up yet.
+fn needs_all(space: &AddressSpace, known: Known, at: FrameAddress) -> bool {
+    let address = at.address_for_lookup();
+    match known {
+        Known::Rare => true,
+        Known::Nothing => {
+            !at.is_return_address() && !space.is_generated(address) && space.is_in_file(address)
+        }
+        _ => false,
+    }
+}
+
+/// What a signal interrupted, if this is the frame of a trampoline that returns from the signal's handler.
+fn interrupted<R: Registers>(
+    space: &AddressSpace,
+    known: Known,
+    at: FrameAddress,
+    registers: &R,
+    word: impl Fn(u64) -> Option<u64>,
+) -> Option<(u64, R)> {
+    let has_usual_rule = matches!(known, Known::Usual(_)) && R::HAS_RULES;
+    let may_be = !has_usual_rule && at.is_return_address();
+    may_be.then(|| registers.interrupted(space, word)).flatten()
 }
 
 /// Whether a stack continues beyond its outermost frame, as far as known.

@@ -42,7 +42,7 @@ impl Daemon {
             }
             DaemonCommand::Flush(flush, reply) => self.wait_for_windows(flush, reply, clock::monotonic_ns()),
             DaemonCommand::Reload(reply) => self.reload(Some(reply)),
-            DaemonCommand::Suspect(paths) => self.writer.suspect(paths),
+            DaemonCommand::Suspect(paths) => self.profiles.writer.suspect(paths),
             DaemonCommand::Stop(reply) => drop(reply.send(())), // the loop's own business
         }
     }
@@ -111,7 +111,7 @@ impl Daemon {
             };
             return Err(Refused::Invalid(text.to_owned()));
         }
-        self.next_second_ns = clock::monotonic_ns() + LONG_ENOUGH_NS;
+        self.due.next_second_ns = clock::monotonic_ns() + LONG_ENOUGH_NS;
         let takes_from = self.names_of(self.taken.iter().filter(|(_, by)| *by == own).map(|(from, _)| *from));
         Ok(Attached { name, takes_from })
     }
@@ -163,12 +163,12 @@ impl Daemon {
     /// Publishes the status for all later requests.
     pub(super) fn publish(&mut self) {
         let at_ns = clock::monotonic_ns();
-        self.next_publishing_ns = at_ns + PUBLISH_EVERY_NS;
+        self.due.next_publishing_ns = at_ns + PUBLISH_EVERY_NS;
         self.note_shares();
         let shared = self.sharing.shared.as_deref();
         let shares = shared.map(Shared::statuses).unwrap_or_default();
         let of_one = |(id, watched): (&TargetId, &Watched)| {
-            let kept = self.writer.kept(&watched.identity.name);
+            let kept = self.profiles.writer.kept(&watched.identity.name);
             let share = shared.and_then(|shared| Some((&shared.engine, *shares.get(id)?)));
             let decisions = watched.decisions().or_else(|| share.map(|(engine, _)| engine.log.clone()));
             let taken_by = self.taken.iter().filter(|(from, _)| from == id).map(|(_, by)| *by);
@@ -178,24 +178,25 @@ impl Daemon {
             (status, decisions.unwrap_or_default())
         };
         let mut targets: Vec<_> = self.targets.iter().map(of_one).collect();
-        self.ledger.settle(targets.iter_mut().map(|(target, _)| target));
+        self.accounts.ledger.settle(targets.iter_mut().map(|(target, _)| target));
         let status = self.status(at_ns, targets.iter().map(|(target, _)| target.state));
-        self.publisher.publish(StatusSnapshot { at_ns, status, targets });
+        self.reporting.publisher.publish(StatusSnapshot { at_ns, status, targets });
     }
 
     fn host_status(&self) -> HostStatus {
-        let busy_ns = procfs::machine_charged_ns().saturating_sub(clock::self_cpu_ns() + self.busy_before_ns);
+        let busy_ns =
+            procfs::machine_charged_ns().saturating_sub(clock::self_cpu_ns() + self.accounts.busy_before_ns);
         let targets_ns: u64 = self.targets.values().map(|watched| watched.totals().cpu_ns).sum();
         HostStatus {
             busy_cpu_s: busy_ns as f64 * 1e-9,
-            targets_cpu_s: (targets_ns + self.ended.targets_ns) as f64 * 1e-9,
-            ..self.host.status(self.settings.budget.host.get())
+            targets_cpu_s: (targets_ns + self.accounts.ended.targets_ns) as f64 * 1e-9,
+            ..self.accounts.host.status(self.settings.budget.host.get())
         }
     }
 
     fn status(&self, now_ns: u64, states: impl Iterator<Item = TargetState>) -> Status {
         let window = Duration::from_nanos(self.window_ns());
-        let store = StoreStatus { window_s: window.as_secs_f64(), ..self.writer.status() };
+        let store = StoreStatus { window_s: window.as_secs_f64(), ..self.profiles.writer.status() };
         let mut targets = TargetCounts { dropped: self.discovery.dropped(), ..TargetCounts::default() };
         for state in states {
             *match state {
@@ -205,7 +206,7 @@ impl Daemon {
                 TargetState::Failed => &mut targets.failed,
             } += 1;
         }
-        let exports = self.exports.status();
+        let exports = self.profiles.exports.status();
         let fleet = self.fleet.status();
         let host = self.host_status();
         let mut degraded: Vec<String> = store.problem.iter().chain(self.reloads.problem()).cloned().collect();
@@ -221,7 +222,7 @@ impl Daemon {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             pid: std::process::id(),
             age_s: 0.0,
-            uptime_s: now_ns.saturating_sub(self.began_ns) as f64 * 1e-9,
+            uptime_s: now_ns.saturating_sub(self.due.began_ns) as f64 * 1e-9,
             ready: store.problem.is_none(),
             degraded,
             settings: self.reloads.status(),
@@ -249,7 +250,7 @@ impl Daemon {
     /// Problems of the sampling itself, in lines for the user.
     fn degraded(&self, now_ns: u64) -> Vec<String> {
         let mut degraded = self.discovery.remarks();
-        degraded.extend(self.server.notes());
+        degraded.extend(self.reporting.server.notes());
         degraded.extend(self.setup.symbols.process_status().problems());
         degraded.extend(self.runtimes.degraded());
         degraded.extend(self.sharing.shared.iter().flat_map(|shared| shared.engine.notes.iter().cloned()));
@@ -261,7 +262,7 @@ impl Daemon {
                  much of the host's budget"
             ));
         }
-        if self.budget.is_short(now_ns) {
+        if self.accounts.budget.is_short(now_ns) {
             degraded.push(
                 "the host's budget is less than sampling takes at the lowest rates; raise `budget.host`, or profile fewer targets"
                     .to_owned(),

@@ -35,7 +35,7 @@ impl Daemon {
     /// Reads what dropped targets have used, if `everything` is sampled.
     pub(super) fn note_dropped(&mut self) {
         let used_ns = self.samples_rest().then(|| self.discovery.dropped_cpu_ns());
-        self.dropped.observe(used_ns);
+        self.accounts.dropped.observe(used_ns);
     }
 }
 

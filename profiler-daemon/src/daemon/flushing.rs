@@ -24,20 +24,20 @@ impl Daemon {
         reply: Reply<Result<(), Refused>>,
         asked_ns: u64,
     ) {
-        self.waiting.push(FlushWaiter::new(flush, asked_ns, reply));
+        self.profiles.waiting.push(FlushWaiter::new(flush, asked_ns, reply));
     }
 
     /// When the next requested window may be ended; `None` if no request waits.
     pub(super) fn next_flush_ns(&self) -> Option<u64> {
         let ends = self.targets.values().filter_map(|watched| watched.early_end_ns(self.claim(watched)?));
         let soonest = ends.min();
-        soonest.or_else(|| self.waiting.iter().map(|waiting| waiting.asked_ns).min())
+        soonest.or_else(|| self.profiles.waiting.iter().map(|waiting| waiting.asked_ns).min())
     }
 
     /// Ends the requested windows that may be ended. Requests that wait for nothing else are answered once they are
     /// kept.
     pub(super) fn flush(&mut self, now_ns: u64) {
-        self.waiting.retain(|waiting| !waiting.reply.is_closed()); // disconnected clients need nothing
+        self.profiles.waiting.retain(|waiting| !waiting.reply.is_closed()); // disconnected clients need nothing
         let mut due = Vec::new();
         for (id, watched) in &self.targets {
             let end_ns = self.claim(watched).and_then(|is_end| watched.early_end_ns(is_end));
@@ -47,22 +47,22 @@ impl Daemon {
         }
         for id in due {
             self.targets.entry(id).and_modify(|watched| watched.note_early_end(now_ns));
-            self.cut(id).into_iter().for_each(|pending| self.writer.keep(pending));
+            self.cut(id).into_iter().for_each(|pending| self.profiles.writer.keep(pending));
         }
-        let waiting = std::mem::take(&mut self.waiting);
+        let waiting = std::mem::take(&mut self.profiles.waiting);
         let (open, done): (Vec<_>, Vec<_>) = waiting
             .into_iter()
             .partition(|waiting| self.targets.values().any(|watched| waiting.claims(watched)));
-        self.waiting = open;
+        self.profiles.waiting = open;
         if !done.is_empty() {
-            self.writer.flush(done);
+            self.profiles.writer.flush(done);
         }
     }
 
     /// `None` if no request waits for the target's open window; otherwise, whether one of them is at the end of its
     /// time range.
     fn claim(&self, watched: &super::Watched) -> Option<bool> {
-        let claims = self.waiting.iter().filter(|waiting| waiting.claims(watched));
+        let claims = self.profiles.waiting.iter().filter(|waiting| waiting.claims(watched));
         claims.map(|waiting| waiting.flush.is_end).reduce(|one, other| one || other)
     }
 }

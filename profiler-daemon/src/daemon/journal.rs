@@ -287,10 +287,10 @@ impl Daemon {
             named.join(", ")
         };
         tracing::info!(targets, "targets: {}", visible(&how));
-        if let Some(address) = self.server.address() {
+        if let Some(address) = self.reporting.server.address() {
             tracing::info!(address = %address, "also listening on {address}");
         }
-        let status = self.writer.status();
+        let status = self.profiles.writer.status();
         let (folder, files, bytes) = (visible(&status.folder), status.files, status.bytes);
         tracing::info!(
             store = folder,
@@ -314,23 +314,24 @@ impl Daemon {
             reason: watched.reason().map(str::to_owned),
         };
         let all = self.targets.iter().map(seen).collect();
-        if let Some(left_out) = self.journal.lines.take_left_out(now_ns) {
+        if let Some(left_out) = self.reporting.journal.lines.take_left_out(now_ns) {
             tracing::info!(
                 left_out,
                 "{left_out} more lines about targets were omitted; `sweetspot ctl targets` lists all targets"
             );
         }
-        for (target, event) in self.journal.observe(now_ns, all) {
-            if self.journal.lines.allows() {
+        for (target, event) in self.reporting.journal.observe(now_ns, all) {
+            if self.reporting.journal.lines.allows() {
                 write(&target, &event);
             }
         }
-        let status = self.writer.status();
-        let events = self.journal.store.observe(now_ns, &status);
+        let status = self.profiles.writer.status();
+        let events = self.reporting.journal.store.observe(now_ns, &status);
         events.iter().for_each(|event| write_of_store(&visible(&status.folder), event));
-        self.exports.log_dropped(now_ns);
-        let (spent_ratio, budget_ratio) = (self.host.counted_10s_ratio(), self.settings.budget.host.get());
-        if spent_ratio > OVERRUN * budget_ratio && self.journal.overrun.allows(now_ns) {
+        self.profiles.exports.log_dropped(now_ns);
+        let (spent_ratio, budget_ratio) =
+            (self.accounts.host.counted_10s_ratio(), self.settings.budget.host.get());
+        if spent_ratio > OVERRUN * budget_ratio && self.reporting.journal.overrun.allows(now_ns) {
             tracing::warn!(
                 spent_ratio,
                 budget_ratio,

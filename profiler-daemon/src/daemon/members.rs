@@ -93,7 +93,7 @@ impl Daemon {
             self.runtimes.query_soon();
         }
         let cost_ns = clock::thread_cpu_ns().saturating_sub(before_ns);
-        self.scan_schedule.note_scan(now_ns, cost_ns, host_cpus(&self.settings));
+        self.due.scan_schedule.note_scan(now_ns, cost_ns, host_cpus(&self.settings));
         for &id in &changes.appeared {
             let watched = self.discovery.target(id).map(|found| self.watched(found));
             self.targets.extend(watched.map(|watched| (id, watched)));
@@ -200,7 +200,7 @@ impl Daemon {
             .filter(|watched| !watched.identity.is_everything)
             .map(|watched| watched.own_totals().cpu_ns)
             .sum();
-        let others_ns = others_ns + self.ended.others_ns + self.dropped.total_ns();
+        let others_ns = others_ns + self.accounts.ended.others_ns + self.accounts.dropped.total_ns();
         let everything = self.targets.values_mut().filter(|watched| watched.identity.is_everything);
         let shared = self.sharing.shared.as_deref_mut().map(|shared| &mut shared.engine);
         for engine in everything.filter_map(Watched::engine).chain(shared) {
@@ -214,7 +214,7 @@ impl Daemon {
         let most = self.settings.limits.targets as usize;
         self.setup.expect_targets(self.targets.len().min(most));
         let until_ns = clock::monotonic_ns().saturating_add(ATTACH_NS);
-        self.is_attaching = false;
+        self.due.is_attaching = false;
         self.make_room(most);
         let mut sampled = self.targets.values().filter(|watched| watched.is_sampled()).count();
         let ids: Vec<TargetId> = self.targets.keys().copied().collect();
@@ -226,7 +226,7 @@ impl Daemon {
                 continue;
             }
             if clock::monotonic_ns() >= until_ns {
-                self.is_attaching = true;
+                self.due.is_attaching = true;
                 break;
             }
             let was_sampled = watched.is_sampled();
@@ -242,7 +242,7 @@ impl Daemon {
                 watched
                     .resample(&self.setup, now_ns)
                     .into_iter()
-                    .for_each(|pending| self.writer.keep(pending));
+                    .for_each(|pending| self.profiles.writer.keep(pending));
                 watched.attach(&self.setup, now_ns);
             }
             let is_sampled = self.targets.get(&id).is_some_and(Watched::is_sampled);
@@ -310,8 +310,8 @@ impl Daemon {
         self.stop_target(id);
         let Some(watched) = self.targets.remove(&id) else { return };
         self.taken.retain(|(from, by)| *from != id && *by != id);
-        self.ended.add(&watched);
-        self.writer.forget(&watched.identity.name);
+        self.accounts.ended.add(&watched);
+        self.profiles.writer.forget(&watched.identity.name);
     }
 
     /// Leaves targets out where there are too many, or too little memory, the least active first.
@@ -328,8 +328,8 @@ impl Daemon {
                 );
             }
         }
-        if now_ns >= self.next_ranking_ns {
-            self.next_ranking_ns = now_ns + RANK_EVERY_NS;
+        if now_ns >= self.due.next_ranking_ns {
+            self.due.next_ranking_ns = now_ns + RANK_EVERY_NS;
             self.rank(now_ns);
         }
     }
@@ -387,7 +387,7 @@ impl Daemon {
     }
 
     fn note_activity(&mut self, now_ns: u64) {
-        if std::mem::replace(&mut self.noted_ns, now_ns) == now_ns {
+        if std::mem::replace(&mut self.due.noted_ns, now_ns) == now_ns {
             return; // no target had time to use CPU since then
         }
         for (id, watched) in &mut self.targets {

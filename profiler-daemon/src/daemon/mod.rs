@@ -117,7 +117,7 @@ pub(crate) fn run(job: DaemonJob) -> Result<ExitCode> {
     daemon.log_start();
     daemon.export(exports);
     daemon.ask_runtimes();
-    daemon.fleet.adopt(fleet, &daemon.settings, daemon.began_ns);
+    daemon.fleet.adopt(fleet, &daemon.settings, daemon.due.began_ns);
     let begun = run::runtime()?.block_on(daemon.live(commands, ready))?;
     Ok(if daemon.end(begun) { ExitCode::SUCCESS } else { ExitCode::from(LOST) })
 }
@@ -128,7 +128,6 @@ struct Daemon {
     reloads: Reloads,
     setup: Setup,
     discovery: Discovery,
-    dropped: DroppedTime,
     targets: BTreeMap<TargetId, Watched>,
     /// Targets that have, or had, a sampler of their own. With hundreds of shared targets it is mostly empty;
     /// iterating over all targets in every turn cost a tenth of the own CPU time.
@@ -136,36 +135,71 @@ struct Daemon {
     /// Targets that lost processes to a requested target, with that target.
     taken: BTreeSet<(TargetId, TargetId)>,
     sharing: SharedState,
+    profiles: Profiles,
+    accounts: Accounts,
+    runtimes: Runtimes,
+    fleet: Fleet,
+    reporting: Reporting,
+    due: Due,
+    pressure: MemoryPressure,
+}
+
+/// Where finished windows go.
+struct Profiles {
     writer: WindowWriter,
     /// Writers of folders that the settings no longer name: they store what they have, and end.
     leaving: Vec<WindowWriter>,
     exports: Exports,
-    runtimes: Runtimes,
-    fleet: Fleet,
-    server: Server,
+    waiting: Vec<FlushWaiter>,
+    window_length: WindowLength,
+}
+
+/// CPU time of the host, the targets and the daemon, and what it may cost.
+struct Accounts {
     host: HostAccount,
     budget: HostBudget,
-    window_length: WindowLength,
     /// Spending at the last booking.
     booked: Spent,
     ended: EndedTotals,
+    dropped: DroppedTime,
     /// CPU time of all other programs when the daemon started (ns).
     busy_before_ns: u64,
+    ledger: Ledger,
+}
+
+/// What others learn of the daemon: clients, the service manager, and whoever looks back.
+struct Reporting {
+    server: Server,
+    publisher: Publisher,
     notifier: Notifier,
+    journal: Journal,
+}
+
+/// When work that comes again is due (ns).
+struct Due {
     began_ns: u64,
     next_second_ns: u64,
     scan_schedule: ScanSchedule,
     next_ranking_ns: u64,
-    /// When the CPU time of each target was read (ns).
-    noted_ns: u64,
-    waiting: Vec<FlushWaiter>,
-    publisher: Publisher,
-    journal: Journal,
-    ledger: Ledger,
     next_publishing_ns: u64,
+    /// When the CPU time of each target was read.
+    noted_ns: u64,
     /// Whether targets remain to be attached to in the next turn.
     is_attaching: bool,
-    pressure: MemoryPressure,
+}
+
+impl Due {
+    fn from(now_ns: u64) -> Self {
+        Self {
+            began_ns: now_ns,
+            next_second_ns: now_ns,
+            scan_schedule: ScanSchedule::default(),
+            next_ranking_ns: now_ns,
+            next_publishing_ns: now_ns,
+            noted_ns: 0,
+            is_attaching: false,
+        }
+    }
 }
 
 impl Daemon {
@@ -183,37 +217,37 @@ impl Daemon {
         discovery.relabel(&settings.relabel);
         Self {
             discovery,
-            dropped: DroppedTime::default(),
             reloads,
             setup,
             targets: BTreeMap::new(),
             apart: BTreeSet::new(),
             taken: BTreeSet::new(),
             sharing: SharedState::default(),
-            writer,
-            leaving: Vec::new(),
-            exports: Exports::default(),
+            profiles: Profiles {
+                writer,
+                leaving: Vec::new(),
+                exports: Exports::default(),
+                waiting: Vec::new(),
+                window_length: WindowLength::default(),
+            },
+            accounts: Accounts {
+                host: HostAccount::new(spent, limits::online_cpus().len()),
+                budget: HostBudget::new(host_cpus(&settings)),
+                booked: spent,
+                ended: EndedTotals::default(),
+                dropped: DroppedTime::default(),
+                busy_before_ns: procfs::machine_charged_ns().saturating_sub(clock::self_cpu_ns()),
+                ledger: Ledger::default(),
+            },
             runtimes: Runtimes::default(),
             fleet: Fleet::default(),
-            server,
-            host: HostAccount::new(spent, limits::online_cpus().len()),
-            budget: HostBudget::new(host_cpus(&settings)),
-            window_length: WindowLength::default(),
-            booked: spent,
-            ended: EndedTotals::default(),
-            busy_before_ns: procfs::machine_charged_ns().saturating_sub(clock::self_cpu_ns()),
-            notifier: Notifier::from_env(),
-            began_ns: now_ns,
-            next_second_ns: now_ns,
-            scan_schedule: ScanSchedule::default(),
-            next_ranking_ns: now_ns,
-            noted_ns: 0,
-            waiting: Vec::new(),
-            publisher,
-            journal: Journal::default(),
-            ledger: Ledger::default(),
-            next_publishing_ns: now_ns,
-            is_attaching: false,
+            reporting: Reporting {
+                server,
+                publisher,
+                notifier: Notifier::from_env(),
+                journal: Journal::default(),
+            },
+            due: Due::from(now_ns),
             pressure: MemoryPressure::default(),
             settings,
         }
@@ -227,8 +261,8 @@ impl Daemon {
     ) -> Result<Instant> {
         let mut wakes = Wakes::listen()?;
         self.publish();
-        self.next_publishing_ns = 0; // once more after the first look
-        self.notifier.ready(&self.in_words());
+        self.due.next_publishing_ns = 0; // once more after the first look
+        self.reporting.notifier.ready(&self.in_words());
         loop {
             let pause = self.pause();
             let wake = tokio::select! {
@@ -257,14 +291,14 @@ impl Daemon {
             };
             if let Some(reply) = stop {
                 let begun = Instant::now();
-                self.notifier.stopping();
+                self.reporting.notifier.stopping();
                 self.targets.values_mut().for_each(Watched::silence);
                 self.silence_shared();
                 reply.map(|reply| reply.send(()));
                 return Ok(begun);
             }
             self.turn();
-            if self.writer.has_ended() {
+            if self.profiles.writer.has_ended() {
                 // Sampling would be useless without it; a restart may help.
                 bail!("internal error in the thread that stores windows, see above; the service stops");
             }
@@ -286,8 +320,8 @@ impl Daemon {
     /// How long until something is due.
     fn pause(&mut self) -> Duration {
         let now_ns = clock::monotonic_ns();
-        let mut pause = Duration::from_nanos(self.next_second_ns.saturating_sub(now_ns));
-        if self.is_attaching {
+        let mut pause = Duration::from_nanos(self.due.next_second_ns.saturating_sub(now_ns));
+        if self.due.is_attaching {
             return Duration::ZERO;
         }
         if let Some(due_ns) = self.next_flush_ns() {
@@ -307,22 +341,22 @@ impl Daemon {
             }
         }
         let now_ns = clock::monotonic_ns();
-        if now_ns + SECOND_SLACK_NS >= self.next_second_ns {
+        if now_ns + SECOND_SLACK_NS >= self.due.next_second_ns {
             self.each_second(now_ns);
-        } else if self.is_attaching {
+        } else if self.due.is_attaching {
             self.attach_targets(now_ns);
         }
-        if now_ns >= self.booked.at_ns + SHARE_EVERY_NS {
+        if now_ns >= self.accounts.booked.at_ns + SHARE_EVERY_NS {
             self.share_budget(now_ns);
         }
-        if !self.waiting.is_empty() {
+        if !self.profiles.waiting.is_empty() {
             self.flush(now_ns);
         }
-        self.notifier.alive(now_ns);
+        self.reporting.notifier.alive(now_ns);
     }
 
     fn each_second(&mut self, now_ns: u64) {
-        match self.scan_schedule.is_due(now_ns) {
+        match self.due.scan_schedule.is_due(now_ns) {
             true => self.look_for_targets(now_ns),
             false => self.go_on_with_targets(now_ns),
         }
@@ -331,40 +365,47 @@ impl Daemon {
         self.end_windows(now_ns);
         self.keep_within_bounds(now_ns);
         let spent = self.spent(now_ns);
-        self.host.observe(spent, limits::online_cpus().len());
-        self.budget.set_cpus(host_cpus(&self.settings));
+        self.accounts.host.observe(spent, limits::online_cpus().len());
+        self.accounts.budget.set_cpus(host_cpus(&self.settings));
         let (ended, leaving) =
-            std::mem::take(&mut self.leaving).into_iter().partition(WindowWriter::has_ended);
-        self.leaving = leaving;
-        self.journal.left_stores(&ended);
+            std::mem::take(&mut self.profiles.leaving).into_iter().partition(WindowWriter::has_ended);
+        self.profiles.leaving = leaving;
+        self.reporting.journal.left_stores(&ended);
         self.log_changes(now_ns);
-        self.notifier.status(&self.in_words());
-        if now_ns >= self.next_publishing_ns {
+        self.reporting.notifier.status(&self.in_words());
+        if now_ns >= self.due.next_publishing_ns {
             self.publish();
         }
         // After long work, everything else gets as much time.
         let ended_ns = clock::monotonic_ns();
-        self.next_second_ns = (now_ns + SECOND_NS).max(ended_ns + ended_ns.saturating_sub(now_ns));
+        self.due.next_second_ns = (now_ns + SECOND_NS).max(ended_ns + ended_ns.saturating_sub(now_ns));
     }
 
     /// Books what was spent, and grants each target its part of the host's budget.
     fn share_budget(&mut self, now_ns: u64) {
         let spent = self.spent(now_ns);
-        let once_ns = spent.once_ns.saturating_sub(self.booked.once_ns);
-        let names_ns = spent.names_ns.saturating_sub(self.booked.names_ns);
-        self.budget.book(now_ns, spent.since(&self.booked) as f64, once_ns as f64, names_ns as f64);
-        self.booked = spent;
-        let room_ns = self.budget.room_ns(self.host.beside_names_cpus());
-        self.writer.allow(self.budget.most_for_names_cpus(), room_ns);
-        self.exports.allow(host_cpus(&self.settings));
-        self.budget.expect_names(self.window_length.expected_cpus(self.sampled(), self.window_ns()));
+        let once_ns = spent.once_ns.saturating_sub(self.accounts.booked.once_ns);
+        let names_ns = spent.names_ns.saturating_sub(self.accounts.booked.names_ns);
+        self.accounts.budget.book(
+            now_ns,
+            spent.since(&self.accounts.booked) as f64,
+            once_ns as f64,
+            names_ns as f64,
+        );
+        self.accounts.booked = spent;
+        let room_ns = self.accounts.budget.room_ns(self.accounts.host.beside_names_cpus());
+        self.profiles.writer.allow(self.accounts.budget.most_for_names_cpus(), room_ns);
+        self.profiles.exports.allow(host_cpus(&self.settings));
+        self.accounts
+            .budget
+            .expect_names(self.profiles.window_length.expected_cpus(self.sampled(), self.window_ns()));
         let mut controllers: Vec<_> = engines(&mut self.targets, &self.apart, &mut self.sharing)
             .map(|engine| &mut engine.controller)
             .collect();
         let demands: Vec<Demand> = controllers.iter().map(|controller| controller.demand(1.0)).collect();
         let granted: Vec<f64> = controllers.iter().map(|controller| controller.granted_ratio()).collect();
-        let housekeeping_cpus = self.host.housekeeping_cpus();
-        let shares = self.budget.share(now_ns, housekeeping_cpus, &demands, &granted);
+        let housekeeping_cpus = self.accounts.host.housekeeping_cpus();
+        let shares = self.accounts.budget.share(now_ns, housekeeping_cpus, &demands, &granted);
         for (controller, share) in controllers.iter_mut().zip(shares.iter().flat_map(|shares| &shares.of)) {
             controller.grant(share.granted_ratio);
         }
@@ -373,7 +414,7 @@ impl Daemon {
     /// The length of windows: as configured, or longer if the host's budget requires it (ns).
     fn window_ns(&self) -> u64 {
         let asked_ns = self.settings.store.window.duration().as_nanos() as u64;
-        self.window_length.length_ns(asked_ns, self.sampled(), host_cpus(&self.settings))
+        self.profiles.window_length.length_ns(asked_ns, self.sampled(), host_cpus(&self.settings))
     }
 
     /// How many targets are sampled.
@@ -383,20 +424,20 @@ impl Daemon {
 
     /// Ends windows that have reached their length.
     fn end_windows(&mut self, now_ns: u64) {
-        let (windows, cpu_ns) = self.writer.spent();
-        self.window_length.observe(windows, cpu_ns);
+        let (windows, cpu_ns) = self.profiles.writer.spent();
+        self.profiles.window_length.observe(windows, cpu_ns);
         let window_ns = self.window_ns();
         for watched in self.targets.values_mut().filter(|watched| watched.window_is_over(now_ns, window_ns)) {
-            watched.cut(&self.setup).into_iter().for_each(|pending| self.writer.keep(pending));
+            watched.cut(&self.setup).into_iter().for_each(|pending| self.profiles.writer.keep(pending));
         }
         self.end_shared_windows(now_ns, window_ns);
     }
 
     /// Starts the exports of the settings.
     fn export(&mut self, prepared: exports::Prepared) {
-        self.writer.export(exports::for_store(&self.settings));
-        self.exports.adopt(prepared, self.writer.outboxes(), &self.settings.store.folder);
-        self.exports.allow(host_cpus(&self.settings));
+        self.profiles.writer.export(exports::for_store(&self.settings));
+        self.profiles.exports.adopt(prepared, self.profiles.writer.outboxes(), &self.settings.store.folder);
+        self.profiles.exports.allow(host_cpus(&self.settings));
     }
 
     /// Starts querying container runtimes if targets need them.
@@ -424,9 +465,12 @@ impl Daemon {
     /// What was spent on all targets since the daemon started.
     fn spent(&self, at_ns: u64) -> Spent {
         let shared = self.sharing.shared.as_ref().map(|shared| shared.totals());
-        let all =
-            self.targets_apart().map(Watched::own_totals).chain(shared).fold(self.ended.own, Totals::plus);
-        let (self_ns, names_ns) = (clock::self_cpu_ns(), self.writer.names_ns());
+        let all = self
+            .targets_apart()
+            .map(Watched::own_totals)
+            .chain(shared)
+            .fold(self.accounts.ended.own, Totals::plus);
+        let (self_ns, names_ns) = (clock::self_cpu_ns(), self.profiles.writer.names_ns());
         Spent {
             at_ns,
             charged_ns: all.charged_ns,
@@ -441,12 +485,12 @@ impl Daemon {
     /// requests end meanwhile.
     fn end(mut self, begun: Instant) -> bool {
         let (cancel_at, until) = (begun + END / 2, begun + END);
-        self.waiting.clear();
-        self.server.end();
-        self.exports.end();
+        self.profiles.waiting.clear();
+        self.reporting.server.end();
+        self.profiles.exports.end();
         self.runtimes.end();
         self.fleet.end();
-        let before = self.writer.lost();
+        let before = self.profiles.writer.lost();
         let mut lost = 0;
         match Instant::now() < until {
             true => self.end_shared(),
@@ -454,19 +498,19 @@ impl Daemon {
         }
         for watched in self.targets.values_mut() {
             if Instant::now() < until {
-                watched.stop(&self.setup).into_iter().for_each(|pending| self.writer.keep(pending));
+                watched.stop(&self.setup).into_iter().for_each(|pending| self.profiles.writer.keep(pending));
             } else {
                 lost += u64::from(watched.is_sampled());
             }
         }
-        self.writer.end();
-        let (mut windows, mut unnamed) = (self.journal.windows_elsewhere(), 0);
-        for writer in self.leaving {
+        self.profiles.writer.end();
+        let (mut windows, mut unnamed) = (self.reporting.journal.windows_elsewhere(), 0);
+        for writer in self.profiles.leaving {
             let finished = writer.finish(cancel_at, until);
             (lost, windows) = (lost + finished.lost, windows + finished.store.counters.written);
             unnamed += finished.unnamed;
         }
-        let finished = self.writer.finish(cancel_at, until);
+        let finished = self.profiles.writer.finish(cancel_at, until);
         lost += finished.lost.saturating_sub(before);
         unnamed += finished.unnamed;
         if unnamed > 0 {
@@ -478,9 +522,9 @@ impl Daemon {
                 "ended before all windows were kept: the disk, or finding names, took too long"
             );
         }
-        self.exports.finish(cancel_at);
+        self.profiles.exports.finish(cancel_at);
         journal::log_end(&finished.store, windows + finished.store.counters.written, lost);
-        self.server.join(until);
+        self.reporting.server.join(until);
         lost == 0
     }
 

@@ -119,7 +119,7 @@ impl Daemon {
             reading.again.get_or_insert_default().extend(reply);
             return;
         }
-        self.notifier.reloading();
+        self.reporting.notifier.reloading();
         self.reloads.begun += 1;
         self.reloads.reading = Some(Reloading { replies: reply.into_iter().collect(), again: None });
         let (file, prepared) = (self.reloads.file.clone(), self.reloads.prepared.clone());
@@ -156,7 +156,7 @@ impl Daemon {
         self.publish(); // the requester then sees what was done
         let Reloading { replies, again } = self.reloads.reading.take().unwrap_or_default();
         replies.into_iter().for_each(|reply| drop(reply.send(said.clone())));
-        self.notifier.ready(&self.in_words());
+        self.reporting.notifier.ready(&self.in_words());
         if let Some(mut replies) = again {
             self.reload(replies.pop());
             self.reloads.reading.iter_mut().for_each(|reading| reading.replies.append(&mut replies));
@@ -166,12 +166,12 @@ impl Daemon {
     fn adopt(&mut self, prepared: Prepared) -> Result<()> {
         let Prepared { settings, interface, exports, fleet, writer } = prepared;
         let setup = self.setup.under(&settings.sampling_of(&config::TargetSettings::default()))?;
-        self.server.adopt(interface)?; // the last that can fail
+        self.reporting.server.adopt(interface)?; // the last that can fail
         self.publish(); // the last that was counted of targets that go
         self.settings = settings;
         self.move_store(writer);
         self.export(exports);
-        self.fleet.adopt(fleet, &self.settings, self.began_ns);
+        self.fleet.adopt(fleet, &self.settings, self.due.began_ns);
         self.setup = setup;
         self.reloads.read_unix_s = unix_s();
         self.setup.symbols.set_cap(self.settings.symbols.memory.get());
@@ -186,10 +186,13 @@ impl Daemon {
             watched.identity.labels.clone_from(&found.labels);
             // The memory for symbols is shared by all targets.
             watched.sampling.symbol_memory = sampling.symbol_memory;
-            watched.ask_for(sampling, &self.setup).into_iter().for_each(|pending| self.writer.keep(pending));
+            watched
+                .ask_for(sampling, &self.setup)
+                .into_iter()
+                .for_each(|pending| self.profiles.writer.keep(pending));
         }
         self.adopt_shared();
-        self.next_ranking_ns = now_ns; // the limit on targets may have changed
+        self.due.next_ranking_ns = now_ns; // the limit on targets may have changed
         self.attach_targets(now_ns);
         self.subtract_others_time();
         tracing::info!("settings in force: {}", self.settings.in_words());
@@ -200,13 +203,13 @@ impl Daemon {
     fn move_store(&mut self, writer: Option<WindowWriter>) {
         match writer {
             Some(writer) => {
-                let mut old = std::mem::replace(&mut self.writer, writer);
+                let mut old = std::mem::replace(&mut self.profiles.writer, writer);
                 old.end();
-                self.leaving.push(old);
+                self.profiles.leaving.push(old);
             }
             None => {
                 let (bounds, queue) = store_settings(&self.settings);
-                self.writer.rebound(bounds, queue, debuginfod_settings(&self.settings));
+                self.profiles.writer.rebound(bounds, queue, debuginfod_settings(&self.settings));
             }
         }
     }

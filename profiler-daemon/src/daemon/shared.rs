@@ -129,7 +129,7 @@ impl Daemon {
         let Some(watched) = self.targets.get_mut(&id) else { return true };
         match (watched.shares(), is_to_share) {
             (true, true) => {
-                self.cut(id).into_iter().for_each(|pending| self.writer.keep(pending)); // a window is of one budget
+                self.cut(id).into_iter().for_each(|pending| self.profiles.writer.keep(pending)); // a window is of one budget
                 self.targets.entry(id).and_modify(Watched::take_wanted);
                 self.renew_share(id);
                 true
@@ -137,7 +137,7 @@ impl Daemon {
             (true, false) => {
                 if watched.attach_beside(&self.setup, now_ns) {
                     self.note_shares();
-                    self.cut(id).into_iter().for_each(|pending| self.writer.keep(pending));
+                    self.cut(id).into_iter().for_each(|pending| self.profiles.writer.keep(pending));
                     self.targets.entry(id).and_modify(Watched::go_on_alone);
                     self.leave_shared(id);
                 }
@@ -210,10 +210,10 @@ impl Daemon {
             if let Some(watched) =
                 watched.filter(|_| collected.counted.weight_ns() > 0.0 || figures.target_cpu_ns > 0)
             {
-                self.writer.keep(watched.pending_window(&self.setup, collected, &figures));
+                self.profiles.writer.keep(watched.pending_window(&self.setup, collected, &figures));
             }
         }
-        self.writer.handing_took(clock::thread_cpu_ns().saturating_sub(began_ns));
+        self.profiles.writer.handing_took(clock::thread_cpu_ns().saturating_sub(began_ns));
         self.note_shares();
     }
 
@@ -242,7 +242,7 @@ impl Daemon {
             }
             false => self.targets.get_mut(&id).and_then(|watched| watched.stop(&self.setup)),
         };
-        pending.into_iter().for_each(|pending| self.writer.keep(pending));
+        pending.into_iter().for_each(|pending| self.profiles.writer.keep(pending));
         let Some(watched) = self.targets.get_mut(&id).filter(|watched| watched.shares()) else { return };
         watched.end_share();
         self.leave_shared(id);
@@ -264,7 +264,7 @@ impl Daemon {
             watched.end_share();
         }
         if let Some(shared) = self.sharing.shared.take() {
-            self.ended.own = self.ended.own.plus(shared.totals());
+            self.accounts.ended.own = self.accounts.ended.own.plus(shared.totals());
         }
     }
 

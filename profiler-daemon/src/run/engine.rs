@@ -9,7 +9,6 @@ mod reports;
 mod shares;
 mod ways;
 
-use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -21,16 +20,15 @@ use profiler_core::unwind::copy::CopySize;
 use profiler_core::unwind::method::Method;
 use serde::Serialize;
 
-use self::attaching::{Adopted, Past, Seen};
+use self::attaching::Attaching;
 pub(crate) use self::members::others_in;
-use self::pace::Rest;
+use self::pace::Pace;
 pub(crate) use self::parts::Figures;
 use self::parts::Part;
 use self::reports::Reports;
 pub(crate) use self::shares::ShareStatus;
 use self::shares::Shares;
 pub(crate) use self::ways::NON_TARGET_OWN_NS;
-use self::ways::Ways;
 use super::cost_prediction::CostPrediction;
 use crate::cgroup::Cgroup;
 use crate::explain;
@@ -40,7 +38,6 @@ use crate::sampler::interrupt_probe::InterruptProbe;
 use crate::sampler::perf::{Attachment, ClockSettings, PerfSampler};
 use crate::sampler::session::Session;
 use crate::sampler::source::{Nature, Source, StartError};
-use crate::sampler::switches::{GroupSwitches, Switches};
 use crate::sys::alarm::SwitchAlarm;
 use crate::sys::{clock, procfs};
 
@@ -109,6 +106,15 @@ pub(crate) struct Attach {
     pub(crate) source: Option<Box<dyn Source>>,
 }
 
+/// What sampling costs, and what measures it while sampling.
+struct Costs {
+    model: CostModel,
+    prediction: CostPrediction,
+    bursts: HandlerBursts,
+    /// None where samples are not taken by interrupts of clocks.
+    interrupts: Option<InterruptProbe>,
+}
+
 /// A run in progress.
 pub(crate) struct Engine<L> {
     pub(crate) sampler: Box<dyn Source>,
@@ -118,37 +124,12 @@ pub(crate) struct Engine<L> {
     pub(crate) log: L,
     pub(crate) history: Vec<RateChange>,
     pub(crate) notes: Vec<String>,
-    access: Access,
-    attach: AttachChoice,
-    group: Option<Arc<Cgroup>>,
-    costs: CostModel,
-    cost_prediction: CostPrediction,
     settings: ClockSettings,
-    next_step_ns: u64,
-    stepped_ns: u64,
-    adopted: Adopted,
-    attach_changed: bool,
-    cpus_changed: bool,
-    members_changed: bool,
-    /// Processes of the target that are yet to be followed.
-    joining: VecDeque<u32>,
-    reports_changed: bool,
-    /// Whether the last drain found samples.
-    samples_came: bool,
     last_decision: Option<Decision>,
     part: Part,
-    next_second_ns: u64,
-    seen: Seen,
-    switches: Switches,
-    group_switches: GroupSwitches,
-    past: Past,
-    ways: Ways,
-    /// None before sampling starts, and if there cannot be an alarm.
-    alarm: Option<SwitchAlarm>,
-    bursts: HandlerBursts,
-    /// None where samples are not taken by interrupts of clocks.
-    interrupts: Option<InterruptProbe>,
-    resting: Option<Rest>,
+    pace: Pace,
+    attaching: Attaching,
+    costs: Costs,
     reports: Reports,
     shares: Shares,
 }
@@ -185,33 +166,12 @@ impl<L: DecisionLog> Engine<L> {
             log,
             history: Vec::new(),
             notes: Vec::new(),
-            access: how.access,
-            attach: how.choice,
-            group: how.group,
-            costs: how.costs,
-            cost_prediction: how.cost_prediction,
             settings,
-            next_step_ns: 0,
-            stepped_ns: 0,
-            adopted: Adopted::default(),
-            attach_changed: false,
-            cpus_changed: false,
-            members_changed: false,
-            joining: VecDeque::new(),
-            reports_changed: false,
-            samples_came: false,
             last_decision: None,
             part: Part::default(),
-            next_second_ns: 0,
-            seen: Seen::default(),
-            switches: Switches::default(),
-            group_switches: GroupSwitches::default(),
-            past: Past::default(),
-            ways: Ways::beside(how.others_cpus),
-            alarm: None,
-            bursts,
-            interrupts: None,
-            resting: None,
+            pace: Pace::default(),
+            attaching: Attaching::new(how.access, how.choice, how.group, how.others_cpus),
+            costs: Costs { model: how.costs, prediction: how.cost_prediction, bursts, interrupts: None },
             reports: Reports::default(),
             shares: Shares::default(),
         })
@@ -268,11 +228,12 @@ impl<L: DecisionLog> Engine<L> {
         self.part = self.part_from(clock::monotonic_ns());
         self.context_switches(); // earlier ones do not count
         let now_ns = clock::monotonic_ns();
-        (self.stepped_ns, self.next_step_ns) = (now_ns, now_ns + self.next_pause_ns());
-        self.bursts.begin_run(now_ns);
+        (self.pace.stepped_ns, self.pace.next_step_ns) = (now_ns, now_ns + self.next_pause_ns());
+        self.costs.bursts.begin_run(now_ns);
         self.begin_ways(now_ns);
-        self.interrupts = (!self.nature.times_itself).then(|| InterruptProbe::start(self.access));
-        self.alarm = SwitchAlarm::new(EARLY_COST_NS, self.costs.per_switch_ns.mean_ns).ok();
+        self.costs.interrupts =
+            (!self.nature.times_itself).then(|| InterruptProbe::start(self.attaching.access));
+        self.pace.alarm = SwitchAlarm::new(EARLY_COST_NS, self.costs.model.per_switch_ns.mean_ns).ok();
         self.set_alarm();
         self.session.set_prices(self.controller.parts_ns());
         let decision = self.controller.start(now_ns);
@@ -286,15 +247,15 @@ impl<L: DecisionLog> Engine<L> {
         let now_ns = clock::monotonic_ns();
         let samples_before = self.session.counts.samples;
         self.drain(now_ns.saturating_sub(SETTLING_NS));
-        self.samples_came = self.session.counts.samples > samples_before;
+        self.pace.samples_came = self.session.counts.samples > samples_before;
         self.time_handler(now_ns);
-        let wakes_up = self.samples_came && self.resting.is_some_and(|rest| rest.quiet_steps > 0);
-        let is_alarmed = self.alarm.as_mut().is_some_and(SwitchAlarm::take_rung) || wakes_up;
+        let wakes_up = self.pace.samples_came && self.pace.resting.is_some_and(|rest| rest.quiet_steps > 0);
+        let is_alarmed = self.pace.alarm.as_mut().is_some_and(SwitchAlarm::take_rung) || wakes_up;
         if is_alarmed {
             self.rouse();
         }
         let so_far = self.by_events(self.session.since_last_reading(now_ns));
-        let is_due = now_ns + slack_ns >= self.next_step_ns;
+        let is_due = now_ns + slack_ns >= self.pace.next_step_ns;
         if is_due || self.controller.overdrawn(&so_far) {
             let is_calm = is_due && !is_alarmed && self.is_calm(now_ns, &so_far);
             match is_calm {
@@ -303,7 +264,8 @@ impl<L: DecisionLog> Engine<L> {
             }
             let step_ns = self.next_pause_ns();
             let step_ns = if is_calm { self.calm_pause_ns(now_ns, step_ns) } else { step_ns };
-            self.next_step_ns = (self.next_step_ns + step_ns).max(now_ns + MIN_STEP_NS.min(step_ns));
+            self.pace.next_step_ns =
+                (self.pace.next_step_ns + step_ns).max(now_ns + MIN_STEP_NS.min(step_ns));
         }
         self.maintain(now_ns); // at once: if a step found the events too expensive, they cost on until they change
     }
@@ -312,25 +274,25 @@ impl<L: DecisionLog> Engine<L> {
     fn time_handler(&mut self, now_ns: u64) {
         let times = self.sampler.take_handler_times();
         if self.nature.times_itself {
-            self.bursts.note_times(times.len());
+            self.costs.bursts.note_times(times.len());
             return self.controller.observe_handler(&times);
         }
         let recent = &mut self.session.recent;
-        let times = self.bursts.proceed(now_ns, now_ns.saturating_sub(SETTLING_NS), recent);
+        let times = self.costs.bursts.proceed(now_ns, now_ns.saturating_sub(SETTLING_NS), recent);
         self.controller.observe_handler(&times);
-        if self.bursts.is_due(now_ns, recent) {
+        if self.costs.bursts.is_due(now_ns, recent) {
             let cost = HandlerBursts::cost(recent);
             let cost_ns = cost.interrupts as f64 * self.controller.cost().target.upper_ns()
-                + cost.records as f64 * self.costs.per_trace_record_ns.upper_ns();
+                + cost.records as f64 * self.costs.model.per_trace_record_ns.upper_ns();
             if self.controller.has_room_for(cost_ns) {
-                self.bursts.begin_burst(now_ns, recent);
+                self.costs.bursts.begin_burst(now_ns, recent);
             }
         }
     }
 
     /// Events of whole CPUs or of a group are not inherited: a new task costs two records, its start and its end.
     fn by_events(&self, reading: Reading) -> Reading {
-        match self.attach.mode() {
+        match self.attaching.choice.mode() {
             AttachMode::Task => reading,
             AttachMode::Cpu | AttachMode::Cgroup => {
                 Reading { side_records: reading.side_records + 2 * reading.forks, forks: 0, ..reading }
@@ -352,7 +314,7 @@ impl<L: DecisionLog> Engine<L> {
                 break;
             }
         }
-        let mut times = self.bursts.finish(clock::monotonic_ns(), &mut self.session.recent);
+        let mut times = self.costs.bursts.finish(clock::monotonic_ns(), &mut self.session.recent);
         times.extend(self.sampler.take_handler_times());
         self.controller.observe_handler(&times);
         self.sampler.shortfalls().into_iter().for_each(|line| self.note(line));
@@ -364,21 +326,22 @@ impl<L: DecisionLog> Engine<L> {
 
     fn step(&mut self) {
         let now_ns = clock::monotonic_ns();
-        let second_is_over = now_ns >= self.next_second_ns;
+        let second_is_over = now_ns >= self.pace.next_second_ns;
         if second_is_over {
             self.each_second(now_ns);
         }
         self.judge_lost(now_ns);
-        let is_idle = self.resting.is_some_and(|rest| rest.quiet_steps > 0 && rest.is_idle);
-        let looks = (second_is_over || self.sampler.few_threads() || self.switches.linger()) && !is_idle;
+        let is_idle = self.pace.resting.is_some_and(|rest| rest.quiet_steps > 0 && rest.is_idle);
+        let looks =
+            (second_is_over || self.sampler.few_threads() || self.attaching.switches.linger()) && !is_idle;
         let (switches, attached_anew) = if looks { self.look_at_attach(now_ns) } else { (0, false) };
         let reading = self.session.reading(switches);
         self.look_at_others(now_ns);
-        if let Some(rest) = &mut self.resting {
+        if let Some(rest) = &mut self.pace.resting {
             rest.is_idle = reading.target_cpu_ns == 0;
         }
-        self.cost_prediction.observe(&reading, self.session.elapsed_ns());
-        let burst = self.bursts.take_spent();
+        self.costs.prediction.observe(&reading, self.session.elapsed_ns());
+        let burst = self.costs.bursts.take_spent();
         let reading = Reading {
             lost: reading.lost + burst.interrupts,
             trace_records: burst.records,
@@ -410,7 +373,7 @@ impl<L: DecisionLog> Engine<L> {
         if let Some(cpu) = self.session.recent.cpu() {
             InterruptProbe::sampled_on(cpu);
         }
-        let Some(times_ns) = self.interrupts.as_mut().and_then(InterruptProbe::take) else { return };
+        let Some(times_ns) = self.costs.interrupts.as_mut().and_then(InterruptProbe::take) else { return };
         self.controller.observe_interrupts(&times_ns);
         let ratio = self.controller.interrupt_ratio();
         self.note_while(INTERRUPTS_ARE_DEARER, ratio > 1.0);
@@ -419,7 +382,7 @@ impl<L: DecisionLog> Engine<L> {
 
     /// Separates lost samples from other lost records.
     fn judge_lost(&mut self, now_ns: u64) {
-        self.stepped_ns = now_ns;
+        self.pace.stepped_ns = now_ns;
         self.session.set_most_hz(self.sampler.cpus() as f64 * 1e9 / self.settings.period_ns.max(1) as f64);
         self.session.judge_lost(now_ns);
     }
@@ -447,7 +410,7 @@ impl<L: DecisionLog> Engine<L> {
             others_spend_s: account.others_spend_s(),
             unwind: self.settings.method,
             stack_copy_bytes: self.settings.copied_bytes(),
-            attach_mode: self.attach.mode(),
+            attach_mode: self.attaching.choice.mode(),
             clocks: self.sampler.clock_count(),
         };
         self.log.decision(&line);
@@ -490,7 +453,7 @@ impl<L: DecisionLog> Engine<L> {
 
     /// How events are attached.
     pub(crate) fn attach_mode(&self) -> AttachMode {
-        self.attach.mode()
+        self.attaching.choice.mode()
     }
 
     /// How stacks are unwound.

@@ -159,21 +159,11 @@ fn figures_of(end: &Figures, setup: &Setup, sampling: &SamplingSettings, target:
         undecodable: end.counts.undecodable,
         maps_reread: end.counts.maps_reread,
         mappings_dropped: end.counts.mappings_dropped,
-        // Known after naming.
-        objects: 0,
-        files_lost: 0,
-        symbol_bytes_peak: 0,
-        symbol_evictions: 0,
-        symbol_rereads: 0,
         throttled: end.counts.throttled,
         foreign_samples: end.counts.foreign,
         walked_frames: end.counts.frames,
         copied_bytes: end.counts.stack_bytes,
         target_cpu_s: end.target_cpu_ns as f64 * 1e-9,
-        sampling_cpu_s: 0.0,
-        sampling_cpu_se_s: 0.0,
-        not_sampled_cpu_s: 0.0,
-        weight_s: 0.0,
         self_cpu_s: end.self_cpu_ns as f64 * 1e-9,
         setup_cpu_s: (end.setup_cpu_ns as f64 + account.spent().self_once_ns) * 1e-9,
         overhead_us: cost.target.mean_ns * 1e-3,
@@ -215,13 +205,12 @@ fn figures_of(end: &Figures, setup: &Setup, sampling: &SamplingSettings, target:
         event: end.source.event.to_owned(),
         unwind: end.settings.method.as_str().to_owned(),
         stack_copy_bytes: u64::from(end.settings.copied_bytes()),
-        stopped: String::new(),
         confidence: sampling.confidence.get(),
         precision_goal_ratio: sampling.until_precision.map_or(0.0, Ratio::get),
         seed: setup.seed,
         rate_history: end.history.clone(),
-        merged_windows: 0,
         notes: notes(end),
+        ..Run::default() // known after naming, or given by the caller
     }
 }
 

@@ -18,7 +18,7 @@ use std::time::{Duration, Instant, SystemTime};
 use anyhow::{Context, Result, ensure};
 use profile_files::pprof;
 use profiler_core::profile::SymbolizedProfile;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use tests::daemon::Daemon;
 use tests::experiment::{option, print, progress, row};
 use tests::guards::{Running, is_root};
@@ -40,12 +40,34 @@ const ERROR_FACTOR: f64 = 1.1;
 /// within 8%.
 const NEAR: f64 = 0.2;
 
+/// What a daemon decided on last, and why.
+#[derive(Deserialize, Serialize)]
+struct Decided {
+    rate_hz: f64,
+    bound_by: String,
+    overhead_us: f64,
+    spread_ratio: f64,
+    variance_ratio: f64,
+    replicas: f64,
+}
+
+impl Decided {
+    /// By which factor the law changes the rate from that decision to this one, other than for the replicas.
+    fn factor_since(&self, before: &Decided) -> f64 {
+        let of =
+            |decided: &Decided| decided.spread_ratio * decided.variance_ratio.sqrt() / decided.overhead_us;
+        (of(self) / of(before)).powf(2.0 / 3.0)
+    }
+}
+
 #[derive(Serialize)]
 struct Found {
     replicas: usize,
     /// Samples per CPU-second of each replica, alone and as one of the fleet.
     alone_hz: Vec<f64>,
     together_hz: Vec<f64>,
+    /// The last decisions of each: alone before, together and alone after.
+    decided: [Vec<Decided>; 3],
     /// Replicas according to each daemon.
     told: Vec<f64>,
     /// Errors of the functions' shares (root mean square) in windows of one replica alone, and in those of all together.
@@ -83,6 +105,7 @@ fn main() -> Result<()> {
         replicas,
         alone_hz: alone_hz.collect(),
         together_hz: together.rates_hz,
+        decided: [alone.decided, together.decided, again.decided],
         told,
         alone_error,
         together_error,
@@ -95,6 +118,7 @@ fn main() -> Result<()> {
 struct Seen {
     /// Samples per CPU-second.
     rates_hz: Vec<f64>,
+    decided: Vec<Decided>,
     /// From when until when (s since the epoch).
     from_s: f64,
     to_s: f64,
@@ -203,7 +227,17 @@ impl Fleet {
         let (to_s, after) = (now_s()?, counts()?);
         let rate_hz =
             |(after, before): (&(f64, f64), &(f64, f64))| (after.0 - before.0) / (after.1 - before.1);
-        Ok(Seen { rates_hz: after.iter().zip(&before).map(rate_hz).collect(), from_s, to_s })
+        let decided = |(daemon, _): &(Daemon, String)| -> Result<Decided> {
+            let decisions = daemon.ctl_json(&["decisions", "shop"])?;
+            let last = decisions["decisions"].as_array().and_then(|all| all.last()).context("no decision")?;
+            Ok(Decided::deserialize(last)?)
+        };
+        Ok(Seen {
+            rates_hz: after.iter().zip(&before).map(rate_hz).collect(),
+            decided: self.daemons.iter().map(decided).collect::<Result<_>>()?,
+            from_s,
+            to_s,
+        })
     }
 
     /// The error of the functions' shares in windows of that time (root mean square), of each replica or of all together; and how
@@ -252,13 +286,39 @@ fn seconds(profile: &SymbolizedProfile) -> [f64; 8] {
 fn report(found: &Found) -> Result<()> {
     let factor = (found.replicas as f64).powf(-1.0 / 3.0);
     let number = |value: f64| format!("{value:.3}");
-    let mut rows =
-        vec![["replica", "alone (1/s)", "together (1/s)", "ratio", "told"].map(str::to_owned).to_vec()];
+    let mut rows = vec![
+        [
+            "replica",
+            "alone (1/s)",
+            "together (1/s)",
+            "ratio",
+            "told",
+            "decided (1/s)",
+            "bound by",
+            "of it not for replicas",
+        ]
+        .map(str::to_owned)
+        .to_vec(),
+    ];
     let mut verdicts = Vec::new();
     for (at, (alone_hz, together_hz)) in found.alone_hz.iter().zip(&found.together_hz).enumerate() {
         let ratio = together_hz / alone_hz;
         let told = format!("{:.2}", found.told[at]);
-        rows.push(row([&at, &format!("{alone_hz:.1}"), &format!("{together_hz:.1}"), &number(ratio), &told]));
+        let [before, together, again] = [0, 1, 2].map(|time| &found.decided[time][at]);
+        let decided = format!("{:.0}, {:.0}, {:.0}", before.rate_hz, together.rate_hz, again.rate_hz);
+        let bound_by = format!("{}, {}, {}", before.bound_by, together.bound_by, again.bound_by);
+        let beside = (together.factor_since(before) * together.factor_since(again)).sqrt();
+        let rates = [alone_hz, together_hz].map(|hz| format!("{hz:.1}"));
+        rows.push(row([
+            &at,
+            &rates[0],
+            &rates[1],
+            &number(ratio),
+            &told,
+            &decided,
+            &bound_by,
+            &number(beside),
+        ]));
         let off = (ratio / factor).max(factor / ratio);
         verdicts.push(Verdict::exact(
             &format!("replica {at}: off {factor:.3} by a factor"),

@@ -11,7 +11,7 @@ use std::mem;
 use profiler_core::profile::{ModuleIndex, RateChange, Run, SymbolizedProfile, Unknown};
 use rustc_hash::FxHashMap;
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use super::sections::Sections;
 use super::windows::Windows;
@@ -211,92 +211,14 @@ fn rates_from_json(text: &str) -> Vec<RateChange> {
     changes.into_iter().map(change).collect()
 }
 
-/// The run as its summary line states it. A key that is missing (an older version wrote the file) or that says
-/// `null` (a figure that was not a number) keeps its default.
+/// The run as its summary line states it. A key that is missing (an older version wrote the file), or whose value is none (a
+/// figure that was not a number is `null`), keeps its default.
 fn run_from_json(text: &str) -> Option<Run> {
-    let Value::Object(mut keys) = serde_json::from_str(text).ok()? else { return None };
-    let mut run = Run::default();
-    macro_rules! read {
-        ($($key:ident),* $(,)?) => {$(
-            if let Some(value) = keys.remove(stringify!($key)) {
-                run.$key = serde_json::from_value(value).unwrap_or_default();
-            }
-        )*};
-    }
-    read!(
-        target,
-        start_unix_ns,
-        duration_s,
-        samples,
-        lost,
-        truncated,
-        truncated_by,
-        complete_ratio,
-        outer_frames_from_earlier,
-        undecodable,
-        maps_reread,
-        mappings_dropped,
-        objects,
-        files_lost,
-        symbol_bytes_peak,
-        symbol_evictions,
-        symbol_rereads,
-        throttled,
-        foreign_samples,
-        walked_frames,
-        copied_bytes,
-        target_cpu_s,
-        sampling_cpu_s,
-        sampling_cpu_se_s,
-        not_sampled_cpu_s,
-        weight_s,
-        self_cpu_s,
-        setup_cpu_s,
-        overhead_us,
-        overhead_se_us,
-        handler_time,
-        handler_us,
-        handler_se_us,
-        handler_samples,
-        overhead_modes,
-        self_us,
-        overhead_ratio,
-        overhead_parts,
-        overhead_worst_1s_ratio,
-        overhead_worst_10s_ratio,
-        budget_ratio,
-        slowdown_ratio,
-        slowdown_budget_ratio,
-        slowdown_worst_10s_ratio,
-        own_cpu_ratio,
-        own_cpu_budget_ratio,
-        own_cpu_worst_10s_ratio,
-        rate_hz,
-        optimum_rate_hz,
-        unbounded_rate_hz,
-        bound_by,
-        law,
-        law_samples,
-        variance_ratio,
-        replicas,
-        interrupt_ratio,
-        predicted_overhead_us,
-        predicted_overhead_se_us,
-        predicted_overhead_ratio,
-        predicted_overhead_se_ratio,
-        predicted_rate_hz,
-        predicted_rate_se_hz,
-        retunes,
-        attach_mode,
-        event,
-        unwind,
-        stack_copy_bytes,
-        stopped,
-        confidence,
-        precision_goal_ratio,
-        seed,
-        merged_windows,
-        notes,
-    );
-    Some(run)
+    let keys: Map<String, Value> = serde_json::from_str(text).ok()?;
+    let is_readable = |(key, value): &(String, Value)| {
+        let alone = Map::from_iter([(key.clone(), value.clone())]);
+        serde_json::from_value::<Run>(Value::Object(alone)).is_ok()
+    };
+    let readable: Map<String, Value> = keys.into_iter().filter(is_readable).collect();
+    serde_json::from_value(Value::Object(readable)).ok()
 }

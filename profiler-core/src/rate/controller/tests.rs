@@ -224,10 +224,10 @@ fn every_key_of_a_decision_has_its_unit() {
 fn stepped(ratio: f64, eta: f64) -> f64 {
     let mut controller = RateController::new(RateSettings::default(), CostModel::default());
     let fixed_hz = 500.0;
-    controller.rate_hz = fixed_hz * ratio;
+    controller.retuning.rate_hz = fixed_hz * ratio;
     let target_hz = fixed_hz * ratio.powf(-2.0 * eta / 3.0);
-    controller.move_to(target_hz, (target_hz / controller.rate_hz).ln(), false);
-    controller.rate_hz / fixed_hz
+    controller.move_to(target_hz, (target_hz / controller.retuning.rate_hz).ln(), false);
+    controller.retuning.rate_hz / fixed_hz
 }
 
 #[test]
@@ -255,7 +255,7 @@ fn there_is_room_for_a_burst_unless_it_would_slow_sampling_down() {
     (0..20).for_each(|tick| {
         controller.step(&reading(tick, 0), &quiet);
     });
-    let half_ns = 0.5 * controller.bucket.depth_ns();
+    let half_ns = 0.5 * controller.budgets.bucket.depth_ns();
     assert!(controller.has_room_for(0.9 * half_ns) && !controller.has_room_for(1.1 * half_ns));
     assert!(!controller.has_room_for(f64::NAN));
     let fixed = RateSettings { fixed_rate_hz: Some(100.0), ..RateSettings::default() };
@@ -574,13 +574,13 @@ fn another_law_and_another_budget_of_own_time_are_adopted_in_full() {
     let mut controller = RateController::new(personal.clone(), CostModel::default());
     controller.start(0);
     controller.adopt(RateSettings { own_cpu_ratio: None, horizon_s: Some(60.0), ..personal.clone() });
-    assert!(controller.own.is_none());
+    assert!(controller.budgets.own.is_none());
     assert_eq!(
         (controller.longest_step_ns(0), controller.step(&reading(1, 10), &TopShares::default()).law),
         (u64::MAX, LawInForce::Horizon)
     );
     controller.adopt(personal);
-    assert!(controller.own.is_some());
+    assert!(controller.budgets.own.is_some());
     assert_eq!(controller.step(&reading(2, 10), &TopShares::default()).law, LawInForce::Anytime);
     assert!(controller.longest_step_ns(0) < 100_000_000);
 }

@@ -16,13 +16,16 @@
 //! A first storm cannot be foreseen; that second costs a tenth of it, ten times the budget. An alarm ends the
 //! step when one begins (`sys/alarm.rs`), and the events are changed in the same turn.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 
-use profiler_core::attach::{AttachMode, GROUP_SWITCH, Observed};
+use profiler_core::attach::{AttachChoice, AttachMode, GROUP_SWITCH, Observed};
 
+use super::ways::Ways;
 use super::{DecisionLog, Engine, MIN_STEP_NS};
+use crate::cgroup::Cgroup;
 use crate::explain;
-use crate::sampler::access::OpenError;
+use crate::sampler::access::{Access, OpenError};
 use crate::sampler::perf::Attachment;
 use crate::sampler::session::{Counts, Session};
 use crate::sampler::switches::{GroupSwitches, Switches};
@@ -47,29 +50,73 @@ const RINGS: u32 = 2;
 
 /// Switches of a target while events of its threads are not open: whether they would be a way.
 #[derive(Default)]
-pub(super) struct Past {
+struct Past {
     switches: Switches,
     looked_ns: Option<u64>,
 }
 
 /// When the clocks were opened, and what was then.
 #[derive(Clone, Copy, Default)]
-pub(super) struct Adopted {
-    pub(super) at_ns: u64,
+struct Adopted {
+    at_ns: u64,
     /// Threads created by then; later ones inherit a clock.
-    pub(super) threads_created: u64,
-    pub(super) rate_hz: f64,
+    threads_created: u64,
+    rate_hz: f64,
 }
 
 /// Counters at the last look, once a second.
 #[derive(Clone, Copy, Default)]
-pub(super) struct Seen {
+struct Seen {
     samples: u64,
     foreign: u64,
     foreign_records: u64,
     ends: u64,
     target_cpu_ns: u64,
     at_ns: u64,
+}
+
+/// The way to attach, and what would change it.
+pub(super) struct Attaching {
+    pub(super) access: Access,
+    pub(super) choice: AttachChoice,
+    pub(super) group: Option<Arc<Cgroup>>,
+    /// Processes of the target that are yet to be followed.
+    pub(super) joining: VecDeque<u32>,
+    pub(super) members_changed: bool,
+    pub(super) attach_changed: bool,
+    cpus_changed: bool,
+    adopted: Adopted,
+    seen: Seen,
+    pub(super) switches: Switches,
+    group_switches: GroupSwitches,
+    past: Past,
+    pub(super) ways: Ways,
+}
+
+impl Attaching {
+    /// Nothing has changed yet; `others_cpus` as in [`Ways::beside`].
+    pub(super) fn new(
+        access: Access,
+        choice: AttachChoice,
+        group: Option<Arc<Cgroup>>,
+        others_cpus: Option<f64>,
+    ) -> Self {
+        Self {
+            access,
+            choice,
+            group,
+            joining: VecDeque::new(),
+            members_changed: false,
+            attach_changed: false,
+            cpus_changed: false,
+            adopted: Adopted::default(),
+            seen: Seen::default(),
+            switches: Switches::default(),
+            group_switches: GroupSwitches::default(),
+            past: Past::default(),
+            ways: Ways::beside(others_cpus),
+        }
+    }
 }
 
 impl<L: DecisionLog> Engine<L> {
@@ -80,20 +127,20 @@ impl<L: DecisionLog> Engine<L> {
             || self.settings.stack_bytes != self.session.stacks.copy_bytes();
         let may_reopen = self.may_reopen(now_ns);
         let has_new_threads = self.has_new_threads(now_ns);
-        if has_new_threads && self.attach.would_open(now_ns, task_events(&self.session)).is_some() {
-            self.attach_changed = true;
+        if has_new_threads && self.attaching.choice.would_open(now_ns, task_events(&self.session)).is_some() {
+            self.attaching.attach_changed = true;
             self.controller.attached_anew();
         }
-        let attach_changed = std::mem::take(&mut self.attach_changed);
-        let machine_changed = attach_changed | std::mem::take(&mut self.cpus_changed);
-        let machine_changed = machine_changed | std::mem::take(&mut self.reports_changed);
+        let attach_changed = std::mem::take(&mut self.attaching.attach_changed);
+        let machine_changed = attach_changed | std::mem::take(&mut self.attaching.cpus_changed);
+        let machine_changed = machine_changed | std::mem::take(&mut self.reports.changed);
         // Changes that do not spoil samples meanwhile wait until events of threads may be opened again.
-        let can_wait = sampled_otherwise || self.members_changed;
+        let can_wait = sampled_otherwise || self.attaching.members_changed;
         let is_due = machine_changed || has_new_threads || can_wait && may_reopen;
         if !is_due {
             return;
         }
-        self.members_changed = false;
+        self.attaching.members_changed = false;
         self.settings.method = self.session.stacks.method();
         self.settings.stack_bytes = self.session.stacks.copy_bytes();
         if self.nature.attaches_itself {
@@ -101,7 +148,7 @@ impl<L: DecisionLog> Engine<L> {
             return;
         }
         let attachment = self.next_attachment();
-        self.adopted = Adopted {
+        self.attaching.adopted = Adopted {
             at_ns: now_ns,
             threads_created: self.session.processes.threads_created(),
             rate_hz: self.controller.rate_hz(),
@@ -112,24 +159,24 @@ impl<L: DecisionLog> Engine<L> {
         };
         if !left.is_empty() {
             let has_alarm = self.has_alarm();
-            self.switches.leave(left, has_alarm, now_ns);
+            self.attaching.switches.leave(left, has_alarm, now_ns);
             self.watch_for_storms(&[]); // it is an event of the thread itself
         }
         if let (Attachment::Cpus | Attachment::Cgroup(_), Attachment::Tasks(threads)) =
             (self.sampler.attachment(), &attachment)
         {
-            self.switches.come(threads);
+            self.attaching.switches.come(threads);
         }
         match self.renew(attachment) {
             Ok(()) | Err(OpenError::TargetGone) => {}
-            Err(_) if attach_changed => self.attach.refuse(),
+            Err(_) if attach_changed => self.attaching.choice.refuse(),
             Err(error) => self.note(format!("the events could not be renewed: {error}")),
         }
     }
 
     /// What the next clocks are attached to.
     fn next_attachment(&self) -> Attachment {
-        match (self.attach.mode(), &self.group) {
+        match (self.attaching.choice.mode(), &self.attaching.group) {
             (AttachMode::Cpu, _) => Attachment::Cpus,
             (AttachMode::Cgroup, Some(group)) => Attachment::Cgroup(Arc::clone(group)),
             (AttachMode::Task | AttachMode::Cgroup, _) => Attachment::Tasks(self.threads()),
@@ -139,29 +186,29 @@ impl<L: DecisionLog> Engine<L> {
     /// Whether it is time to open clocks for new threads: an inherited clock keeps the period it was born with, a
     /// thread's own clock can be retuned.
     fn has_new_threads(&self, now_ns: u64) -> bool {
-        let has_slowed = self.controller.rate_hz() < TOO_OFTEN * self.adopted.rate_hz;
+        let has_slowed = self.controller.rate_hz() < TOO_OFTEN * self.attaching.adopted.rate_hz;
         let pause_ns = if has_slowed { ADOPT_SOON_NS } else { ADOPT_EVERY_NS };
-        self.attach.mode() == AttachMode::Task
+        self.attaching.choice.mode() == AttachMode::Task
             && !self.nature.attaches_itself
-            && now_ns.saturating_sub(self.adopted.at_ns) >= pause_ns
+            && now_ns.saturating_sub(self.attaching.adopted.at_ns) >= pause_ns
             && self.may_reopen(now_ns)
-            && self.session.processes.threads_created() > self.adopted.threads_created
+            && self.session.processes.threads_created() > self.attaching.adopted.threads_created
     }
 
     /// Whether clocks may be reopened: there are few events of threads, or they were opened long enough ago.
     fn may_reopen(&self, now_ns: u64) -> bool {
         let opens = self.sampler.clock_count() as u64;
-        self.attach.mode().follows_by_itself()
+        self.attaching.choice.mode().follows_by_itself()
             || self.nature.attaches_itself
-            || now_ns.saturating_sub(self.adopted.at_ns) >= opens * 1_000_000_000 / OPENS_PER_SECOND
+            || now_ns.saturating_sub(self.attaching.adopted.at_ns) >= opens * 1_000_000_000 / OPENS_PER_SECOND
     }
 
     /// Checks done once a second, and more often at first: which CPUs are online, and which processes are in the
     /// control group.
     pub(super) fn each_second(&mut self, now_ns: u64) {
-        self.next_second_ns =
+        self.pace.next_second_ns =
             now_ns + if self.session.elapsed_ns() < SECOND_NS { EARLY_LOOK_NS } else { SECOND_NS };
-        self.cpus_changed |= self.sampler.cpus_changed();
+        self.attaching.cpus_changed |= self.sampler.cpus_changed();
         if let Some(cause) = self.sampler.take_refused() {
             self.note(explain::threads_refused(&cause));
         }
@@ -178,30 +225,30 @@ impl<L: DecisionLog> Engine<L> {
     /// Whether the target has switched too much of late for events of its threads: to find out by trying would cost the
     /// budget of some seconds, each time.
     fn look_at_past(&mut self, now_ns: u64) {
-        if self.attach.is_fixed() || !self.attach.mode().follows_by_itself() {
-            self.past = Past::default();
+        if self.attaching.choice.is_fixed() || !self.attaching.choice.mode().follows_by_itself() {
+            self.attaching.past = Past::default();
             return;
         }
-        let since_ns = self.past.looked_ns.map(|looked_ns| now_ns.saturating_sub(looked_ns));
+        let since_ns = self.attaching.past.looked_ns.map(|looked_ns| now_ns.saturating_sub(looked_ns));
         if since_ns.is_some_and(|since_ns| since_ns < PAST_EVERY_NS) {
             return;
         }
         let threads = self.threads();
-        let switches = self.past.switches.since_last_look(&threads);
+        let switches = self.attaching.past.switches.since_last_look(&threads);
         if let Some(since_ns) = since_ns {
-            self.attach.expect_switches(now_ns, switches as f64 * 1e9 / since_ns as f64);
+            self.attaching.choice.expect_switches(now_ns, switches as f64 * 1e9 / since_ns as f64);
         }
-        self.past.looked_ns = Some(now_ns);
+        self.attaching.past.looked_ns = Some(now_ns);
     }
 
     pub(super) fn has_alarm(&self) -> bool {
-        self.alarm.as_ref().is_some_and(SwitchAlarm::is_watching)
+        self.pace.alarm.as_ref().is_some_and(SwitchAlarm::is_watching)
     }
 
     /// Sets the alarm for storms of switches, for few threads and if there is another way than events of their own.
     pub(super) fn set_alarm(&mut self) {
         let threads = match self.sampler.attachment() {
-            Attachment::Tasks(threads) if self.sampler.few_threads() && !self.attach.is_fixed() => {
+            Attachment::Tasks(threads) if self.sampler.few_threads() && !self.attaching.choice.is_fixed() => {
                 threads.clone()
             }
             _ => Vec::new(),
@@ -210,14 +257,14 @@ impl<L: DecisionLog> Engine<L> {
     }
 
     fn watch_for_storms(&mut self, threads: &[u32]) {
-        if let Some(alarm) = &mut self.alarm {
+        if let Some(alarm) = &mut self.pace.alarm {
             alarm.watch(threads);
         }
     }
 
     /// The alarm that ends a pause early, if there is one.
     pub(crate) fn alarm(&self) -> Option<&SwitchAlarm> {
-        self.alarm.as_ref()
+        self.pace.alarm.as_ref()
     }
 
     /// Asks whether the way to attach is still the right one: once a second, and at every step where few threads make that
@@ -226,23 +273,25 @@ impl<L: DecisionLog> Engine<L> {
     pub(super) fn look_at_attach(&mut self, now_ns: u64) -> (u64, bool) {
         let switches = self.context_switches();
         let observed = self.observe(switches);
-        self.attach.set_budget(self.controller.budget_ratio());
+        self.attaching.choice.set_budget(self.controller.budget_ratio());
         self.foresee_ways(now_ns, switches, observed.wall_ns);
-        if self.attach.observe(now_ns, observed, || task_events(&self.session)).is_some() {
-            self.attach_changed = true;
+        if self.attaching.choice.observe(now_ns, observed, || task_events(&self.session)).is_some() {
+            self.attaching.attach_changed = true;
             self.go_another_way();
             return (switches, true);
         }
         // The remaining cost of the former way says nothing about the present one.
         let switches = match self.sampler.attachment() {
             Attachment::Tasks(_) | Attachment::Inside => switches,
-            Attachment::Cpus | Attachment::Cgroup(_) => switches + self.switches.after_leaving(now_ns),
+            Attachment::Cpus | Attachment::Cgroup(_) => {
+                switches + self.attaching.switches.after_leaving(now_ns)
+            }
         };
-        if let Some(alarm) = self.alarm.as_mut().filter(|alarm| alarm.rings() >= RINGS) {
+        if let Some(alarm) = self.pace.alarm.as_mut().filter(|alarm| alarm.rings() >= RINGS) {
             alarm.silence(); // no other way is better, whatever they cost; off until the next second
         }
-        if self.attach.misses_short_lived() && !self.nature.attaches_itself {
-            self.note(explain::short_lived(self.access.cpu_wide));
+        if self.attaching.choice.misses_short_lived() && !self.nature.attaches_itself {
+            self.note(explain::short_lived(self.attaching.access.cpu_wide));
         }
         (switches, false)
     }
@@ -253,21 +302,21 @@ impl<L: DecisionLog> Engine<L> {
             self.session.counts;
         let (target_cpu_ns, at_ns) = (self.session.target_cpu_ns(), self.session.elapsed_ns());
         let now = Seen { samples, foreign, foreign_records, ends, target_cpu_ns, at_ns };
-        let last = std::mem::replace(&mut self.seen, now);
+        let last = std::mem::replace(&mut self.attaching.seen, now);
         let foreign = now.foreign.saturating_sub(last.foreign) as f64;
         let foreign_records = now.foreign_records.saturating_sub(last.foreign_records) as f64;
         let ends = now.ends.saturating_sub(last.ends) as f64;
         let samples = now.samples.saturating_sub(last.samples) as f64;
         // At the wanted rate: what samples of other processes take from it is part of their cost. One target among many
         // is judged at its present rate and without own time, because both depend on the host's budget.
-        let alone = self.resting.is_none();
+        let alone = self.pace.resting.is_none();
         let wanted = if alone { self.wanted_hz() / self.controller.rate_hz() } else { 1.0 };
         let non_target_sample_ns =
-            if alone { self.non_target_sample_ns() } else { self.costs.per_sample_ns.mean_ns };
+            if alone { self.non_target_sample_ns() } else { self.costs.model.per_sample_ns.mean_ns };
         Observed {
-            extra_ns: switches as f64 * self.costs.per_switch_ns.mean_ns
+            extra_ns: switches as f64 * self.costs.model.per_switch_ns.mean_ns
                 + wanted * foreign * non_target_sample_ns
-                + foreign_records * self.costs.per_side_record_ns.mean_ns,
+                + foreign_records * self.costs.model.per_side_record_ns.mean_ns,
             samples_ns: wanted * samples * self.controller.cost().target.mean_ns,
             ends_ns: ends * self.settings.period_ns as f64 / 2.0,
             target_ns: now.target_cpu_ns.saturating_sub(last.target_cpu_ns) as f64,
@@ -279,17 +328,17 @@ impl<L: DecisionLog> Engine<L> {
     pub(super) fn context_switches(&mut self) -> u64 {
         match self.sampler.attachment() {
             Attachment::Tasks(threads) => {
-                self.group_switches = GroupSwitches::default(); // they would count on, and cost on
-                let has_alarm = self.alarm.as_ref().is_some_and(SwitchAlarm::is_watching);
-                self.switches.with_events(threads, has_alarm)
+                self.attaching.group_switches = GroupSwitches::default(); // they would count on, and cost on
+                let has_alarm = self.pace.alarm.as_ref().is_some_and(SwitchAlarm::is_watching);
+                self.attaching.switches.with_events(threads, has_alarm)
             }
             Attachment::Cpus | Attachment::Inside => {
-                self.group_switches = GroupSwitches::default();
+                self.attaching.group_switches = GroupSwitches::default();
                 0
             }
             // A kernel that cannot count them (before 5.13) leaves them out of the overhead.
             Attachment::Cgroup(group) => {
-                let switches = self.group_switches.since_last_look(group).unwrap_or(0);
+                let switches = self.attaching.group_switches.since_last_look(group).unwrap_or(0);
                 (switches as f64 * GROUP_SWITCH).round() as u64
             }
         }

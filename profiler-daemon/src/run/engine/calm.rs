@@ -22,10 +22,10 @@ impl<L: DecisionLog> Engine<L> {
     /// Whether nothing has happened since the last full step (`so_far`) that a full step would act on: no change of the
     /// rate, no thread or code that came or went, no storm of switches, and at most half of either budget spent.
     pub(super) fn is_calm(&self, now_ns: u64, so_far: &Reading) -> bool {
-        let pause_ns = now_ns.saturating_sub(self.stepped_ns) + self.slack_ns();
+        let pause_ns = now_ns.saturating_sub(self.pace.stepped_ns) + self.slack_ns();
         pause_ns < self.longest_calm_ns()
-            && now_ns < self.next_second_ns
-            && self.resting.is_none() // whose steps get rarer instead
+            && now_ns < self.pace.next_second_ns
+            && self.pace.resting.is_none() // whose steps get rarer instead
             && !self.nature.times_itself
             && self.storms_would_ring()
             && !self.session.awaits_reading()
@@ -37,8 +37,8 @@ impl<L: DecisionLog> Engine<L> {
     /// they are only read once a second anyway.
     fn storms_would_ring(&self) -> bool {
         let by_threads = matches!(self.sampler.attachment(), Attachment::Tasks(_));
-        let is_looked_at = by_threads && self.sampler.few_threads() || self.switches.linger();
-        !is_looked_at || self.has_alarm() && !self.switches.linger()
+        let is_looked_at = by_threads && self.sampler.few_threads() || self.attaching.switches.linger();
+        !is_looked_at || self.has_alarm() && !self.attaching.switches.linger()
     }
 
     fn spends_little(&self, decided: &Decision, so_far: &Reading) -> bool {
@@ -46,12 +46,13 @@ impl<L: DecisionLog> Engine<L> {
             return true; // there is no budget to keep
         }
         let samples = so_far.samples.max(1) as f64;
-        let sample = self.costs.sample(so_far.frames as f64 / samples, so_far.stack_bytes as f64 / samples);
+        let sample =
+            self.costs.model.sample(so_far.frames as f64 / samples, so_far.stack_bytes as f64 / samples);
         let usual_ns = self.controller.cost().target.mean_ns;
         let slowdown_ratio = self.controller.held_up() * usual_ns * 1e-9 * decided.rate_hz;
-        let wall_ns = so_far.at_ns.saturating_sub(self.stepped_ns).max(1) as f64;
-        let own_ns =
-            so_far.self_cpu_ns as f64 + so_far.foreign_samples as f64 * self.costs.per_sample_ns.mean_ns;
+        let wall_ns = so_far.at_ns.saturating_sub(self.pace.stepped_ns).max(1) as f64;
+        let own_ns = so_far.self_cpu_ns as f64
+            + so_far.foreign_samples as f64 * self.costs.model.per_sample_ns.mean_ns;
         let own_ratio =
             decided.own_cpu_budget_ratio.or(decided.granted_ratio).unwrap_or(decided.budget_ratio);
         sample.mean_ns <= CALM_COST * usual_ns
@@ -62,7 +63,7 @@ impl<L: DecisionLog> Engine<L> {
     /// Time until the step after a calm one, if it usually takes `step_ns` (ns).
     pub(super) fn calm_pause_ns(&self, now_ns: u64, step_ns: u64) -> u64 {
         let has_room = |steps: u64| self.has_room_for_a_jump(steps as f64 * LONGEST_STEP_S);
-        let longest_ns = (self.stepped_ns + self.longest_calm_ns()).saturating_sub(now_ns);
+        let longest_ns = (self.pace.stepped_ns + self.longest_calm_ns()).saturating_sub(now_ns);
         (step_ns * steps_at_once(self.settings.period_ns, has_room)).min(longest_ns.max(step_ns))
     }
 

@@ -14,8 +14,9 @@ impl<L: DecisionLog> Engine<L> {
     /// Finds processes that have joined or left the target's group, and checks whether a group is still the target's
     /// own.
     pub(super) fn look_at_members(&mut self) {
-        let uses_group = self.attach.offers_group() || self.attach.mode() == AttachMode::Cgroup;
-        let own = self.group.as_ref().filter(|_| uses_group);
+        let uses_group =
+            self.attaching.choice.offers_group() || self.attaching.choice.mode() == AttachMode::Cgroup;
+        let own = self.attaching.group.as_ref().filter(|_| uses_group);
         let Some(group) = self.session.group().or(own) else { return };
         let mut members = group.processes().unwrap_or_default();
         members.sort_unstable();
@@ -25,11 +26,11 @@ impl<L: DecisionLog> Engine<L> {
         let missing: Vec<u32> = live.filter(|pid| members.binary_search(pid).is_err()).collect();
         if self.session.group().is_some() {
             missing.into_iter().for_each(|pid| self.session.leave(pid));
-            self.joining = new.into(); // those not met now are found again
+            self.attaching.joining = new.into(); // those not met now are found again
             self.meet_joining();
         } else if !missing.into_iter().all(procfs::has_ended) {
-            self.attach_changed |= self.attach.lose_group().is_some();
-            if self.attach.mode() == AttachMode::Cgroup {
+            self.attaching.attach_changed |= self.attaching.choice.lose_group().is_some();
+            if self.attaching.choice.mode() == AttachMode::Cgroup {
                 self.note(explain::LEFT_GROUP.to_owned()); // asked for, so it stays
             }
         }
@@ -45,8 +46,8 @@ impl<L: DecisionLog> Engine<L> {
             }
         }
         joined.iter().for_each(|&pid| self.session.include(pid));
-        self.joining.retain(|pid| !left.contains(pid));
-        self.joining.extend(joined);
+        self.attaching.joining.retain(|pid| !left.contains(pid));
+        self.attaching.joining.extend(joined);
         self.meet_joining();
     }
 
@@ -54,7 +55,7 @@ impl<L: DecisionLog> Engine<L> {
     pub(super) fn meet_joining(&mut self) {
         let until_ns = clock::monotonic_ns().saturating_add(MEET_NS);
         let mut came = false;
-        while let Some(pid) = self.joining.pop_front() {
+        while let Some(pid) = self.attaching.joining.pop_front() {
             if !self.session.processes.contains(pid) {
                 self.meet(pid);
                 came |= self.session.processes.contains(pid);
@@ -64,7 +65,7 @@ impl<L: DecisionLog> Engine<L> {
             }
         }
         if came {
-            self.members_changed |= self.attach.mode() == AttachMode::Task;
+            self.attaching.members_changed |= self.attaching.choice.mode() == AttachMode::Task;
             self.rouse(); // a new process may end before a rare step
         }
     }
@@ -91,7 +92,7 @@ impl<L: DecisionLog> Engine<L> {
     /// Whether a process that comes after the last one has left can be sampled by the present events, or by others in
     /// their place. For processes in a group of their own, it is unknown where the next ones will be.
     pub(crate) fn takes_newcomers(&self) -> bool {
-        self.session.group().is_some() || self.attach.mode() != AttachMode::Cgroup
+        self.session.group().is_some() || self.attaching.choice.mode() != AttachMode::Cgroup
     }
 
     /// Whether no process can join any more, because the group was removed. Other targets do not wait for processes.

@@ -56,41 +56,57 @@ pub(super) struct Rest {
     pub(super) is_idle: bool,
 }
 
+/// When something is done next, and what may hasten it.
+#[derive(Default)]
+pub(super) struct Pace {
+    pub(super) next_step_ns: u64,
+    /// When the last full step was taken.
+    pub(super) stepped_ns: u64,
+    pub(super) next_second_ns: u64,
+    /// Whether the last drain found samples.
+    pub(super) samples_came: bool,
+    /// `None` before sampling starts, and if there cannot be an alarm.
+    pub(super) alarm: Option<SwitchAlarm>,
+    /// `None` unless steps may get rarer while nothing happens.
+    pub(super) resting: Option<Rest>,
+}
+
 impl<L: DecisionLog> Engine<L> {
     /// How long to sleep now.
     pub(crate) fn pause(&self, now_ns: u64) -> Duration {
-        let until_step = self.next_step_ns.saturating_sub(now_ns);
-        let looks = self.samples_came && self.cost_may_jump() && !self.has_room_for_a_jump(LONGEST_STEP_S)
-            || self.controller.non_targets_may_overspend();
+        let until_step = self.pace.next_step_ns.saturating_sub(now_ns);
+        let looks =
+            self.pace.samples_came && self.cost_may_jump() && !self.has_room_for_a_jump(LONGEST_STEP_S)
+                || self.controller.non_targets_may_overspend();
         let reads_on = self.session.exceeds_copies() && self.session.elapsed_ns() < BEGINNING_NS;
         let look_ns = match (reads_on, looks) {
             (true, _) => EARLY_LOOK_NS,
             (false, true) => LOOK_NS,
             (false, false) => u64::MAX,
         };
-        let burst_ns = self.bursts.ends_ns().map_or(u64::MAX, |ends_ns| ends_ns.saturating_sub(now_ns));
+        let burst_ns = self.costs.bursts.ends_ns().map_or(u64::MAX, |ends_ns| ends_ns.saturating_sub(now_ns));
         // While nothing comes, rings may fill to half, instead of a quarter, before they are read.
-        let rests = self.resting.is_some_and(|rest| rest.quiet_steps > 0);
+        let rests = self.pace.resting.is_some_and(|rest| rest.quiet_steps > 0);
         let fill_ns = self.sampler.time_to_fill_ns().saturating_mul(if rests { 2 } else { 1 });
         Duration::from_nanos(until_step.min(look_ns).min(burst_ns).min(fill_ns))
     }
 
     /// Steps get rarer while nothing happens: for one target among many, which shall cost nothing while they idle.
     pub(crate) fn rests(&mut self) {
-        self.resting = Some(Rest::default());
+        self.pace.resting = Some(Rest::default());
     }
 
     /// Takes stock at the next turn, and often again after that: something has begun.
     pub(super) fn rouse(&mut self) {
-        self.next_step_ns = self.next_step_ns.min(clock::monotonic_ns());
-        self.resting = self.resting.map(|_| Rest::default());
+        self.pace.next_step_ns = self.pace.next_step_ns.min(clock::monotonic_ns());
+        self.pace.resting = self.pace.resting.map(|_| Rest::default());
     }
 
     /// How long until the next step (ns).
     pub(super) fn next_pause_ns(&mut self) -> u64 {
         let step_ns =
             self.sampler.draw_step_ns().min(self.controller.longest_step_ns(self.session.elapsed_ns()));
-        let Some(rest) = &mut self.resting else { return step_ns };
+        let Some(rest) = &mut self.pace.resting else { return step_ns };
         let counts = &self.session.counts;
         let seen = counts.samples + counts.foreign + counts.side_records + counts.forks;
         let is_quiet = std::mem::replace(&mut rest.seen, seen) == seen;
@@ -110,7 +126,7 @@ impl<L: DecisionLog> Engine<L> {
     fn dearest_ns(&self) -> f64 {
         let frames =
             if self.settings.method.follows_frame_pointers() { self.session.stacks.chain_limit() } else { 0 };
-        self.costs.sample(frames as f64, f64::from(self.settings.copied_bytes())).mean_ns
+        self.costs.model.sample(frames as f64, f64::from(self.settings.copied_bytes())).mean_ns
     }
 
     /// Whether a step could bring such samples alone, and the budget would not even feel it.
@@ -122,15 +138,15 @@ impl<L: DecisionLog> Engine<L> {
     /// Whether there is something to do: it is time to take stock, or will be soon, or there are records that should not wait
     /// for that.
     pub(crate) fn is_due(&self, now_ns: u64) -> bool {
-        let until_step_ns = self.next_step_ns.saturating_sub(now_ns);
-        let burst_ends = self.bursts.ends_ns().is_some_and(|ends_ns| now_ns + SLACK_NS >= ends_ns);
-        let rings = || self.alarm.as_ref().is_some_and(SwitchAlarm::is_ringing);
+        let until_step_ns = self.pace.next_step_ns.saturating_sub(now_ns);
+        let burst_ends = self.costs.bursts.ends_ns().is_some_and(|ends_ns| now_ns + SLACK_NS >= ends_ns);
+        let rings = || self.pace.alarm.as_ref().is_some_and(SwitchAlarm::is_ringing);
         let looks = || self.pause(now_ns) < Duration::from_nanos(until_step_ns);
         until_step_ns <= self.slack_ns() || burst_ends || rings() || looks() && self.sampler.has_records()
     }
 
     /// How much earlier than it is due a step may come, so that it needs no wake-up of its own: longer while nothing happens.
     pub(super) fn slack_ns(&self) -> u64 {
-        self.resting.map_or(0, |rest| SLACK_NS << (2 * rest.quiet_steps).min(LONGEST_SLACK))
+        self.pace.resting.map_or(0, |rest| SLACK_NS << (2 * rest.quiet_steps).min(LONGEST_SLACK))
     }
 }

@@ -9,6 +9,8 @@ use crate::explain;
 #[derive(Default)]
 pub(super) struct Reports {
     decision: MappingReports,
+    /// Whether the clocks are to be reopened with other records.
+    pub(super) changed: bool,
     at_ns: u64,
     target_cpu_ns: u64,
     mappings: u64,
@@ -19,7 +21,7 @@ impl<L: DecisionLog> Engine<L> {
     /// Stops records of mappings if they are too expensive, or requests them again. A target that is sampled alone
     /// keeps all names, and the user sees what they cost.
     pub(super) fn look_at_reports(&mut self, now_ns: u64) {
-        let Some(decided) = self.last_decision.filter(|_| self.resting.is_some()) else { return };
+        let Some(decided) = self.last_decision.filter(|_| self.pace.resting.is_some()) else { return };
         let (target_cpu_ns, counts) = (self.session.target_cpu_ns(), &self.session.counts);
         let last = &mut self.reports;
         let since = |now: u64, last: &mut u64| now.saturating_sub(std::mem::replace(last, now));
@@ -30,11 +32,11 @@ impl<L: DecisionLog> Engine<L> {
             mappings: since(counts.mappings, &mut last.mappings),
             execs: since(counts.execs, &mut last.execs),
         };
-        let record_ns = self.costs.per_side_record_ns.mean_ns;
+        let record_ns = self.costs.model.per_side_record_ns.mean_ns;
         let observed = (!is_first).then(|| last.decision.observe(&reported, record_ns, decided.budget_ratio));
         let Some(wanted) = observed.flatten() else { return };
         self.settings.mappings = wanted;
-        self.reports_changed = true;
+        self.reports.changed = true;
         self.session.set_mappings_reported(wanted);
         self.note_while(explain::MAPPINGS_NOT_TOLD, !wanted);
     }

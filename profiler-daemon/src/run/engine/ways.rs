@@ -51,38 +51,38 @@ struct Others {
 impl<L: DecisionLog> Engine<L> {
     /// Starts to measure the load of other processes.
     pub(super) fn begin_ways(&mut self, now_ns: u64) {
-        if !self.attach.is_fixed() && self.resting.is_none() {
-            self.ways.others = self.others_at(now_ns);
+        if !self.attaching.choice.is_fixed() && self.pace.resting.is_none() {
+            self.attaching.ways.others = self.others_at(now_ns);
         }
     }
 
     /// Estimates what the other ways to attach would cost; under the present one there were `switches` in `wall_ns`.
     pub(super) fn foresee_ways(&mut self, now_ns: u64, switches: u64, wall_ns: f64) {
-        if self.attach.is_fixed() || self.resting.is_some() {
+        if self.attaching.choice.is_fixed() || self.pace.resting.is_some() {
             return; // the host's budget decides for one target among many
         }
-        let switch_ns = self.costs.per_switch_ns.mean_ns;
+        let switch_ns = self.costs.model.per_switch_ns.mean_ns;
         let switches_cpus = switches as f64 * switch_ns / wall_ns.max(1.0);
-        match self.attach.mode() {
+        match self.attaching.choice.mode() {
             AttachMode::Task => {
-                self.ways.asks_for_others = switches_cpus >= WORTH_A_LOOK;
+                self.attaching.ways.asks_for_others = switches_cpus >= WORTH_A_LOOK;
                 let is_one =
                     matches!(self.sampler.attachment(), Attachment::Tasks(threads) if threads.len() == 1);
-                self.ways.foreseen = Foreseen {
+                self.attaching.ways.foreseen = Foreseen {
                     task_cpus: None,
-                    cpu_cpus: self.ways.others.cpus.map(|cpus| self.non_target_cpus(cpus)),
+                    cpu_cpus: self.attaching.ways.others.cpus.map(|cpus| self.non_target_cpus(cpus)),
                     group_cpus: is_one.then_some(switches_cpus * GROUP_SWITCH),
                 };
             }
             AttachMode::Cpu | AttachMode::Cgroup => self.look_at_switches(now_ns, switch_ns),
         }
-        self.attach.foresee(self.ways.foreseen);
+        self.attaching.choice.foresee(self.attaching.ways.foreseen);
     }
 
     /// Another way to attach is in force from now on.
     pub(super) fn go_another_way(&mut self) {
-        (self.ways.switches, self.ways.looked_ns) = (Switches::default(), None);
-        (self.ways.foreseen, self.ways.asks_for_others) = (Foreseen::default(), false);
+        (self.attaching.ways.switches, self.attaching.ways.looked_ns) = (Switches::default(), None);
+        (self.attaching.ways.foreseen, self.attaching.ways.asks_for_others) = (Foreseen::default(), false);
     }
 
     /// What samples of other processes cost if these keep `cpus` CPUs busy, at the wanted rate (CPU time per wall
@@ -111,41 +111,41 @@ impl<L: DecisionLog> Engine<L> {
             target_ns: self.session.cpu_now_ns(),
             own_ns: clock::self_cpu_ns(),
             at_ns,
-            cpus: self.ways.others.cpus,
+            cpus: self.attaching.ways.others.cpus,
         }
     }
 
     /// Measures the load of other processes, if it matters and is due; to be called right after the target's CPU time
     /// was read.
     pub(super) fn look_at_others(&mut self, now_ns: u64) {
-        let last = self.ways.others;
+        let last = self.attaching.ways.others;
         let wall_ns = now_ns.saturating_sub(last.at_ns);
         let pause_ns = if last.cpus.is_none() { FIRST_LOOK_NS } else { LOOK_EVERY_NS };
-        if !self.ways.asks_for_others || wall_ns < pause_ns {
+        if !self.attaching.ways.asks_for_others || wall_ns < pause_ns {
             return;
         }
         let now = self.others_at(now_ns);
         let busy_ns = now.busy_ns.saturating_sub(last.busy_ns);
         let known_ns = now.target_ns.saturating_sub(last.target_ns) + now.own_ns.saturating_sub(last.own_ns);
         let cpus = busy_ns.saturating_sub(known_ns) as f64 / wall_ns as f64;
-        self.ways.others = Others { cpus: Some(cpus.min(self.sampler.cpus() as f64)), ..now };
+        self.attaching.ways.others = Others { cpus: Some(cpus.min(self.sampler.cpus() as f64)), ..now };
     }
 
     fn look_at_switches(&mut self, now_ns: u64, switch_ns: f64) {
-        let since_ns = self.ways.looked_ns.map(|looked_ns| now_ns.saturating_sub(looked_ns));
+        let since_ns = self.attaching.ways.looked_ns.map(|looked_ns| now_ns.saturating_sub(looked_ns));
         if since_ns.is_some_and(|since_ns| since_ns < LOOK_EVERY_NS) {
             return;
         }
-        self.ways.looked_ns = Some(now_ns);
+        self.attaching.ways.looked_ns = Some(now_ns);
         let threads = self.threads();
         if threads.len() > FEW_THREADS {
-            self.ways.foreseen = Foreseen::default();
+            self.attaching.ways.foreseen = Foreseen::default();
             return;
         }
-        let switches = self.ways.switches.with_events(&threads, true);
+        let switches = self.attaching.ways.switches.with_events(&threads, true);
         if let Some(since_ns) = since_ns {
             let task_cpus = Some(switches as f64 * switch_ns / since_ns.max(1) as f64);
-            self.ways.foreseen = Foreseen { task_cpus, ..Foreseen::default() };
+            self.attaching.ways.foreseen = Foreseen { task_cpus, ..Foreseen::default() };
         }
     }
 }
