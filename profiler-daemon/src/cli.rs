@@ -6,9 +6,7 @@ mod push;
 mod report;
 
 use std::ffi::OsString;
-use std::fmt::{self, Display, Formatter};
 use std::path::PathBuf;
-use std::str::FromStr;
 
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::{Args, Parser, Subcommand};
@@ -17,7 +15,8 @@ use profile_files::Format;
 use profiler_core::rate::Criterion;
 
 use crate::evaluate::{Role, Shape};
-pub(crate) use ctl::{CtlArgs, CtlAttachArgs, CtlCommand, CtlProfileArgs, TargetOrder};
+use crate::output::{OutputFile, Top};
+pub(crate) use ctl::{CtlArgs, CtlAttachArgs, CtlCommand, CtlProfileArgs};
 pub(crate) use hints::{hint, where_to_look};
 pub(crate) use push::PushArgs;
 pub(crate) use report::{ReportArgs, StoredArgs};
@@ -178,49 +177,6 @@ pub(crate) struct OutputArgs {
     /// Print results and errors only.
     #[arg(short, long)]
     pub(crate) quiet: bool,
-}
-
-/// How many rows a table lists.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Top(usize);
-
-impl Top {
-    /// All rows, as typed: 0.
-    pub(crate) const ALL: Self = Self(0);
-
-    /// The most rows to list.
-    pub(crate) fn get(self) -> usize {
-        if self == Self::ALL { usize::MAX } else { self.0 }
-    }
-}
-
-impl Default for Top {
-    fn default() -> Self {
-        Self(20)
-    }
-}
-
-impl Display for Top {
-    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        self.0.fmt(f)
-    }
-}
-
-impl FromStr for Top {
-    type Err = &'static str;
-
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
-        text.parse().map(Self).map_err(|_| "give a number of rows, or 0 for all")
-    }
-}
-
-/// A file to write and the format its name asks for.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct OutputFile {
-    /// Its final name.
-    pub(crate) path: PathBuf,
-    /// Its format.
-    pub(crate) format: &'static Format,
 }
 
 /// Arguments of `plan`.

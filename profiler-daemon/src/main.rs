@@ -27,6 +27,7 @@ mod report;
 mod roots;
 mod run;
 mod sampler;
+mod service;
 mod settings;
 mod standstill;
 mod symbol_process;

@@ -1,21 +1,104 @@
 //! The results of a run: checked before it starts, delivered when it ends, and never lost.
 
+use std::fmt::{self, Display, Formatter};
 use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
+use std::str::FromStr;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::{Error, Result, anyhow};
 use profile_files::functions::{FunctionTable, functions};
 use profile_files::stats::StatsWriter;
 use profile_files::table::{View, render};
-use profile_files::{AtomicFile, PPROF};
+use profile_files::{AtomicFile, Format, PPROF};
+use profiler_core::attach::AttachMode;
 use profiler_core::profile::SymbolizedProfile;
+use profiler_core::rate::Decision;
+use profiler_core::unwind::method::Method;
+use serde::Serialize;
 
-use crate::cli::{OutputFile, Top};
 use crate::debuginfod;
-use crate::run::{DecisionLine, DecisionLog};
-use crate::settings::OutputJob;
 use crate::terminal::Terminal;
+
+/// Where the results of a run are to go.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct OutputJob {
+    /// Files to write, each path once; where there are none, a table is printed.
+    pub(crate) files: Vec<OutputFile>,
+    /// The file for control decisions and the summary.
+    pub(crate) stats: Option<PathBuf>,
+    /// Servers of debug files.
+    pub(crate) debuginfod: Option<debuginfod::Settings>,
+    /// Functions that the table lists.
+    pub(crate) top: Top,
+    /// Print results and errors only.
+    pub(crate) quiet: bool,
+}
+
+/// A file to write and the format its name asks for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct OutputFile {
+    /// Its final name.
+    pub(crate) path: PathBuf,
+    /// Its format.
+    pub(crate) format: &'static Format,
+}
+
+/// How many rows a table lists.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Top(usize);
+
+impl Top {
+    /// All rows, as typed: 0.
+    pub(crate) const ALL: Self = Self(0);
+
+    /// The most rows to list.
+    pub(crate) fn get(self) -> usize {
+        if self == Self::ALL { usize::MAX } else { self.0 }
+    }
+}
+
+impl Default for Top {
+    fn default() -> Self {
+        Self(20)
+    }
+}
+
+impl Display for Top {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl FromStr for Top {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        text.parse().map(Self).map_err(|_| "give a number of rows, or 0 for all")
+    }
+}
+
+/// A receiver of control decisions.
+pub(crate) trait DecisionLog {
+    /// A decision worth a line: a change, or one per second while nothing changes.
+    fn decision(&mut self, line: &DecisionLine<'_>);
+}
+
+/// A decision with its context: a line of `--stats`.
+#[derive(Serialize)]
+pub(crate) struct DecisionLine<'a> {
+    /// The decision.
+    #[serde(flatten)]
+    pub(crate) decision: &'a Decision,
+    pub(crate) at_s: f64,
+    /// Spent since the start: charged to the target, and elsewhere (the profiler, samples of non-targets).
+    pub(crate) target_spend_s: f64,
+    pub(crate) others_spend_s: f64,
+    pub(crate) unwind: Method,
+    pub(crate) stack_copy_bytes: u32,
+    pub(crate) attach_mode: AttachMode,
+    pub(crate) clocks: usize,
+}
 
 /// Where the results of a run go.
 #[derive(Debug)]

@@ -1,5 +1,6 @@
 //! `plan`: the best rate for a function of known share, in words, as a curve and as JSON.
 
+mod jobs;
 mod law;
 mod pace;
 mod picture;
@@ -12,9 +13,9 @@ use profiler_core::rate::{BoundBy, Criterion};
 use serde::Serialize;
 use serde_json::json;
 
+pub(crate) use self::jobs::{PlanJob, PlanProcessJob};
 use crate::output::write_text;
 use crate::plot::{self, grouped};
-use crate::settings::PlanJob;
 use crate::terminal::Terminal;
 
 /// What the law says of a [`PlanJob`].

@@ -14,11 +14,39 @@ use profile_files::{Format, JSON, names, pprof};
 use profiler_core::merge::{Merger, Range};
 use profiler_core::profile::SymbolizedProfile;
 
-use crate::cli::Top;
 use crate::failure::Failure;
 use crate::output::Outputs;
-use crate::settings::{OutputJob, ReportJob, ReportSource};
+use crate::output::{OutputFile, OutputJob, Top};
 use crate::terminal::Terminal;
+
+/// Print a profile.
+#[derive(Debug)]
+pub(crate) struct ReportJob {
+    /// Where it is.
+    pub(crate) source: ReportSource,
+    /// Files to write instead, each path once.
+    pub(crate) files: Vec<OutputFile>,
+    /// How to print it.
+    pub(crate) format: &'static Format,
+    /// What it does not know instead of what it knows.
+    pub(crate) unknown: bool,
+    /// Functions that its table lists.
+    pub(crate) top: Top,
+}
+
+/// Where a profile to be printed is.
+#[derive(Debug)]
+pub(crate) enum ReportSource {
+    /// In files, in pprof's format, each of another host: at least one, and each path once.
+    Files(Vec<PathBuf>),
+    /// In what the daemon keeps.
+    Store {
+        /// The folder.
+        folder: PathBuf,
+        /// What of it; the range is not empty.
+        query: Query,
+    },
+}
 
 /// Prints the profile that `job` asks for, or writes it to files.
 ///

@@ -5,24 +5,29 @@ mod ctl;
 mod push;
 mod report;
 
-use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::Result;
-use config::{Ratio, SamplingSettings, Span, Unwind};
+use config::{SamplingSettings, Span};
 use profiler_core::rate::Criterion;
 use regex_lite::Regex;
 
-use crate::cli::{self, Command, OutputFile, Top};
+use crate::calibrate::CalibrateJob;
+use crate::cli::{self, Command};
+use crate::ctl::CtlJob;
 use crate::daemon::{DaemonJob, SETTINGS_FILE};
 use crate::debuginfod;
-use crate::evaluate::{Design, Role, Shape};
+use crate::doctor::DoctorJob;
+use crate::evaluate::{Design, EvaluateJob, WorkloadJob};
 use crate::failure::usage;
+use crate::output::OutputJob;
+use crate::plan::{PlanJob, PlanProcessJob};
+use crate::push::PushJob;
+use crate::report::ReportJob;
+use crate::run::{AttachJob, RecordJob};
 use crate::sampler;
-pub(crate) use ctl::{CtlJob, CtlProfile, CtlQuery, CtlTime, TargetList};
-pub(crate) use push::{PushJob, certificates, header, token};
-pub(crate) use report::{ReportJob, ReportSource};
+use crate::targets::Target;
 
 /// One run of the program.
 #[derive(Debug)]
@@ -61,156 +66,6 @@ pub(crate) enum Job {
     GenerateDocs(PathBuf),
 }
 
-/// Profile a command until it exits.
-#[derive(Debug)]
-pub(crate) struct RecordJob {
-    /// The program and its arguments; never empty.
-    pub(crate) command: Vec<OsString>,
-    /// How to sample; validated.
-    pub(crate) sampling: SamplingSettings,
-    /// Where the results go.
-    pub(crate) output: OutputJob,
-}
-
-/// Profile running processes.
-#[derive(Debug)]
-pub(crate) struct AttachJob {
-    /// Which processes.
-    pub(crate) target: Target,
-    /// When to stop; `None`: when they have exited.
-    pub(crate) duration: Option<Duration>,
-    /// How to sample; validated.
-    pub(crate) sampling: SamplingSettings,
-    /// Where the results go.
-    pub(crate) output: OutputJob,
-}
-
-/// Which processes to attach to.
-#[derive(Clone, Debug)]
-pub(crate) enum Target {
-    /// These.
-    Pids(Vec<u32>),
-    /// Those whose command name or program file name matches.
-    Name(Regex),
-    /// Those in a control group, by its path or its folder's.
-    Cgroup(PathBuf),
-    /// Those in the control group of a systemd unit.
-    Unit(String),
-    /// Every process but this one; none is known beforehand.
-    Everything,
-}
-
-/// Where the results of a run go.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct OutputJob {
-    /// Files to write, each path once; where there are none, a table is printed.
-    pub(crate) files: Vec<OutputFile>,
-    /// The file for control decisions and the summary.
-    pub(crate) stats: Option<PathBuf>,
-    /// Servers of debug files.
-    pub(crate) debuginfod: Option<debuginfod::Settings>,
-    /// Functions that the table lists.
-    pub(crate) top: Top,
-    /// Print results and errors only.
-    pub(crate) quiet: bool,
-}
-
-/// Work out the best rate for one function.
-#[derive(Clone, Debug)]
-pub(crate) struct PlanJob {
-    /// T, the CPU time that the target runs unsampled; more than 0.
-    pub(crate) horizon: Span,
-    /// p, the function's share; between 0 and 1, neither included.
-    pub(crate) share: Ratio,
-    /// o, the cost of one sample; more than 0 and less than the horizon.
-    pub(crate) overhead: Span,
-    /// v, the variance of the samples over that of independent ones; between 0.000001 and 1,000.
-    pub(crate) variance_ratio: f64,
-    /// R, the replicas whose profiles are read as one; 1 for one alone.
-    pub(crate) replicas: u32,
-    /// The error to make smallest.
-    pub(crate) criterion: Criterion,
-    /// Share of the CPU time that sampling may cost; more than 0.
-    pub(crate) budget: Ratio,
-    /// The kernel's tick, where samples come at ticks alone (ns).
-    pub(crate) clock_tick_ns: Option<u64>,
-    /// Where to draw the curve.
-    pub(crate) file: Option<PathBuf>,
-    /// Print JSON.
-    pub(crate) json: bool,
-}
-
-impl PlanJob {
-    /// T·p: the function's CPU time without sampling (s).
-    pub(crate) fn true_s(&self) -> f64 {
-        self.horizon.seconds() * self.share.get()
-    }
-
-    /// Whether the rate is judged by the upper end of an interval.
-    pub(crate) fn is_upper_bound(&self) -> bool {
-        matches!(self.criterion, Criterion::UpperCurve { .. })
-    }
-}
-
-/// Predict what sampling a process costs.
-#[derive(Clone, Debug)]
-pub(crate) struct PlanProcessJob {
-    /// The process; neither 0 nor ourselves.
-    pub(crate) pid: u32,
-    /// For how long it is watched; more than 0.
-    pub(crate) duration: Duration,
-    /// How it would be sampled; validated.
-    pub(crate) sampling: SamplingSettings,
-    /// Where to draw the curve.
-    pub(crate) file: Option<PathBuf>,
-    /// Print JSON.
-    pub(crate) json: bool,
-}
-
-/// Hold the controller's choice against fixed rates.
-#[derive(Debug)]
-pub(crate) struct EvaluateJob {
-    /// The runs.
-    pub(crate) design: Design,
-    /// How stacks are unwound in them.
-    pub(crate) unwind: Unwind,
-    /// Where to write what was found, each path once.
-    pub(crate) files: Vec<PathBuf>,
-    /// Print results and errors only.
-    pub(crate) quiet: bool,
-}
-
-/// Be a program of known shares.
-#[derive(Debug)]
-pub(crate) struct WorkloadJob {
-    /// The shares.
-    pub(crate) shape: Shape,
-    /// How many calls of all functions.
-    pub(crate) calls: u64,
-    /// Seed of their order.
-    pub(crate) seed: u64,
-    /// The CPU to stay on.
-    pub(crate) cpu: Option<usize>,
-    /// Where its twin is met, and which of the two it is.
-    pub(crate) turns: Option<(PathBuf, Role)>,
-}
-
-/// Measure what sampling costs.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct CalibrateJob {
-    /// In less than a second.
-    pub(crate) quick: bool,
-    /// Print JSON.
-    pub(crate) json: bool,
-}
-
-/// Look at the machine.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct DoctorJob {
-    /// Print JSON.
-    pub(crate) json: bool,
-}
-
 impl Job {
     /// What was typed, checked.
     ///
@@ -221,8 +76,8 @@ impl Job {
         Ok(match command {
             Command::Record(args) => Self::Record(record(args)?),
             Command::Attach(args) => Self::Attach(attach(args)?),
-            Command::Report(args) => Self::Report(ReportJob::new(args)?),
-            Command::Push(args) => Self::Push(PushJob::new(args)?),
+            Command::Report(args) => Self::Report(report::job(args)?),
+            Command::Push(args) => Self::Push(push::job(args)?),
             Command::Plan(args) => match args.process.pid {
                 Some(pid) => Self::PlanProcess(plan_process(pid, args)?),
                 None => Self::Plan(plan(args)?),
@@ -234,7 +89,7 @@ impl Job {
             Command::Symbolizer => Self::Symbolizer,
             Command::Daemon(args) => Self::Daemon(daemon(args)),
             Command::CheckConfig(args) => Self::CheckConfig(args.file),
-            Command::Ctl(args) => Self::Ctl(CtlJob::new(args)?),
+            Command::Ctl(args) => Self::Ctl(ctl::job(args)?),
             Command::Doctor(args) => Self::Doctor(DoctorJob { json: args.json }),
             Command::GenerateDocs(args) => Self::GenerateDocs(args.folder),
         })

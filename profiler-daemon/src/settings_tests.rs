@@ -4,7 +4,10 @@ use profile_files::{FOLDED, FORMATS, Format, TABLE};
 
 use super::*;
 use crate::cli::Cli;
+use crate::ctl::CtlQuery;
 use crate::failure::Failure;
+use crate::report::ReportSource;
+use config::Unwind;
 
 fn typed(line: &str) -> Result<Job> {
     let cli = Cli::try_parse_from(std::iter::once("sweetspot").chain(line.split_whitespace()))?;

@@ -1,7 +1,7 @@
 //! The processes that a target stands for.
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::{Result, bail};
@@ -9,8 +9,22 @@ use regex_lite::Regex;
 
 use crate::cgroup::{Cgroup, CgroupError};
 use crate::explain;
-use crate::settings::Target;
 use crate::sys::family;
+
+/// Which processes to attach to.
+#[derive(Clone, Debug)]
+pub(crate) enum Target {
+    /// These.
+    Pids(Vec<u32>),
+    /// Those whose command name or program file name matches.
+    Name(Regex),
+    /// Those in a control group, by its path or its folder's.
+    Cgroup(PathBuf),
+    /// Those in the control group of a systemd unit.
+    Unit(String),
+    /// Every process but this one; none is known beforehand.
+    Everything,
+}
 
 /// What a target turned out to be.
 #[derive(Debug)]

@@ -40,7 +40,7 @@ use tokio::sync::{Semaphore, mpsc};
 
 pub(crate) use answers::attach::Attach;
 
-use crate::daemon::command::CommandSender;
+use crate::service::command::CommandSender;
 use bounds::Bounds;
 use listen::socket::{self, Place};
 use listen::{Rules, tcp};

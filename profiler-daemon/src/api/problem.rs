@@ -5,7 +5,7 @@ use axum::http::header::{ALLOW, CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE};
 use axum::http::{HeaderValue, Response, StatusCode};
 use serde::Serialize;
 
-use crate::daemon::command::Refused;
+use crate::service::command::Refused;
 
 /// The media type.
 pub(crate) const PROBLEM_JSON: &str = "application/problem+json";

@@ -42,9 +42,17 @@ pub(crate) use self::signals::prepare as prepare_signals;
 pub(crate) use self::workload::serve;
 use crate::explain;
 use crate::sampler::access::{Access, probe_access};
-use crate::settings::CalibrateJob;
 use crate::sys::clock;
 use crate::terminal::Terminal;
+
+/// Measure what sampling costs.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct CalibrateJob {
+    /// In less than a second.
+    pub(crate) quick: bool,
+    /// Print JSON.
+    pub(crate) json: bool,
+}
 
 /// The cost of a sample, for a run that is about to begin.
 #[derive(Clone)]

@@ -1,8 +1,9 @@
 //! What is typed after `ctl`.
 
+use crate::ctl::TargetOrder;
 use std::path::PathBuf;
 
-use clap::{Args, Subcommand, ValueEnum};
+use clap::{Args, Subcommand};
 use config::{Each, ListenSettings, Ratio, Span};
 use profile_files::when::When;
 use profile_files::{Format, TABLE};
@@ -63,22 +64,6 @@ pub(crate) struct CtlTargetsArgs {
     /// List the labels of each target below the table.
     #[arg(long, conflicts_with = "json")]
     pub(crate) labels: bool,
-}
-
-/// In which order targets are listed.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
-pub(crate) enum TargetOrder {
-    /// CPU time of the target.
-    #[default]
-    Cpu,
-    /// Name.
-    Name,
-    /// Samples.
-    Samples,
-    /// Slowdown in the last ten seconds.
-    Slowdown,
-    /// The profiler's own CPU time for it in the last ten seconds.
-    Own,
 }
 
 /// Arguments of `ctl profile`.

@@ -1,6 +1,7 @@
 //! `ctl`: sends a request to the daemon over its socket, and prints the response as text or as JSON.
 
 mod client;
+mod jobs;
 mod profile;
 mod shown;
 mod tables;
@@ -13,7 +14,7 @@ use std::time::Duration;
 use anyhow::{Result, anyhow};
 use serde::de::DeserializeOwned;
 
-use crate::settings::{CtlJob, CtlQuery};
+pub(crate) use self::jobs::{CtlJob, CtlProfile, CtlQuery, CtlTime, TargetList, TargetOrder};
 use crate::terminal::Terminal;
 use client::{Client, Method};
 

@@ -6,9 +6,10 @@ use anyhow::{Error, Result, anyhow};
 use profile_files::{JSON, PPROF, pprof};
 
 use super::client::{Client, Method, quoted};
+use super::{CtlProfile, CtlTime};
+use crate::output::OutputJob;
 use crate::output::Outputs;
 use crate::report;
-use crate::settings::{CtlProfile, CtlTime, OutputJob};
 use crate::terminal::Terminal;
 
 /// For a profile to be added up: a month of a big host takes a minute.

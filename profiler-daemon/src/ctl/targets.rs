@@ -7,8 +7,7 @@ use profile_files::names::visible;
 
 use super::shown::{ShownMembership, ShownTarget, Targets};
 use super::tables::{one_of_many, percent, time};
-use crate::cli::TargetOrder;
-use crate::settings::TargetList;
+use super::{TargetList, TargetOrder};
 
 /// Targets that a note names.
 const NAMED: usize = 3;

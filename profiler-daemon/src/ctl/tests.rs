@@ -1,9 +1,9 @@
 //! What `ctl` prints.
 
+use super::TargetList;
+use super::TargetOrder;
 use super::shown::{Decisions, ShownAttached, ShownStatus, Targets};
 use super::{tables, targets};
-use crate::cli::TargetOrder;
-use crate::settings::TargetList;
 
 const STATUS: &str = r#"{"version":"0.1.0","pid":4711,"uptime_s":7384.2,"ready":false,
     "degraded":["there is no group sweetspot\u001b[31m"],"new_key":1,

@@ -5,18 +5,18 @@ use std::time::Duration;
 use config::TargetSettings;
 use profile_files::store::Waiting;
 
-use super::command::{AttachRequest, Attached, DaemonCommand, Refused};
 use super::shared::Shared;
-use super::state::{
-    HostStatus, MemoryStatus, Origin, Status, StoreStatus, SymbolizerStatus, TargetCounts, TargetState,
-};
-use super::status_snapshot::StatusSnapshot;
 use super::watched::{LONG_ENOUGH_NS, Watched};
 use super::{Daemon, PUBLISH_EVERY_NS, exports};
 use crate::containers::Need;
 use crate::discovery::TargetId;
 use crate::explain;
 use crate::fleet;
+use crate::service::command::{AttachRequest, Attached, DaemonCommand, Refused};
+use crate::service::state::{
+    HostStatus, MemoryStatus, Origin, Status, StoreStatus, SymbolizerStatus, TargetCounts, TargetState,
+};
+use crate::service::status_snapshot::StatusSnapshot;
 use crate::sys::{clock, procfs};
 
 /// Targets that are said to have used more than this share of what all programs did have been counted wrongly: the kernel's two accounts

@@ -3,8 +3,8 @@
 use std::collections::VecDeque;
 
 use super::Daemon;
-use super::command::{Flush, Refused, Reply};
 use super::window_writer::LostWindow;
+use crate::service::command::{Flush, Refused, Reply};
 
 /// A request that waits for windows to be kept.
 #[derive(Debug)]

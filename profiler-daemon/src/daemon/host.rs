@@ -3,7 +3,7 @@
 
 use std::collections::VecDeque;
 
-use super::state::HostStatus;
+use crate::service::state::HostStatus;
 
 const WINDOW_NS: u64 = 10_000_000_000;
 /// Current spending is averaged over this time (ns); over a longer one, a start would look like a steady load.

@@ -9,9 +9,9 @@ use std::collections::BTreeMap;
 use profile_files::names::visible;
 
 use super::Daemon;
-use super::state::{StoreStatus, TargetState};
 use super::window_writer::WindowWriter;
 use crate::discovery::TargetId;
+use crate::service::state::{StoreStatus, TargetState};
 
 const MINUTE_NS: u64 = 60_000_000_000;
 /// Lines about targets in a minute.

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use super::state::TargetStatus;
+use crate::service::state::TargetStatus;
 
 /// Most names that are remembered. Beyond it, the name that has been gone longest is forgotten, and would begin at zero
 /// again.

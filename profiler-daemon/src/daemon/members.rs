@@ -8,10 +8,10 @@ use config::{SamplingSettings, TargetSettings};
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::ranking::Standing;
-use super::state::Origin;
 use super::watched::{Identity, Totals, Watched};
 use super::{Daemon, engines, host_cpus};
 use crate::discovery::{Changes, FoundTarget, TargetId};
+use crate::service::state::Origin;
 use crate::sys::{clock, memory, procfs};
 
 /// How often the choice of left-out targets is reviewed, if there are too many (ns).

@@ -11,7 +11,6 @@
 //! stored by then are counted, and the exit status says so.
 
 mod answers;
-pub(crate) mod command;
 mod dropped;
 pub(crate) mod exports;
 mod fleet;
@@ -25,12 +24,9 @@ mod members;
 pub(crate) mod notify;
 mod pace;
 mod ranking;
-pub(crate) mod recent;
 mod reload;
 mod scan_schedule;
 mod shared;
-pub(crate) mod state;
-pub(crate) mod status_snapshot;
 mod wakes;
 mod watched;
 mod window_writer;
@@ -48,7 +44,6 @@ use profiler_core::rate::share::Demand;
 use profiler_core::rate::{HostBudget, WindowLength};
 use tokio::sync::mpsc;
 
-use self::command::{CommandReceiver, DaemonCommand, Publisher};
 use self::dropped::DroppedTime;
 use self::exports::Exports;
 use self::flushing::FlushWaiter;
@@ -57,7 +52,6 @@ use self::journal::Journal;
 use self::ledger::Ledger;
 use self::members::{EndedTotals, MemoryPressure};
 use self::notify::Notifier;
-use self::recent::RecentDecisions;
 use self::reload::{Prepared, Reloads};
 use self::scan_schedule::ScanSchedule;
 use self::shared::SharedState;
@@ -71,6 +65,9 @@ use crate::discovery::{Discovery, TargetId};
 use crate::fleet::{self as fleets, Fleet};
 use crate::objects::Symbols;
 use crate::run::{self, Engine, Setup};
+use crate::service::command;
+use crate::service::command::{CommandReceiver, DaemonCommand, Publisher};
+use crate::service::recent::RecentDecisions;
 use crate::sys::{clock, limits, memory, priority, procfs};
 
 const SECOND_NS: u64 = 1_000_000_000;

@@ -13,14 +13,14 @@ use anyhow::{Result, anyhow};
 use config::DaemonSettings;
 use tokio::sync::mpsc;
 
-use super::command::{Refused, Reply};
-use super::state::SettingsStatus;
 use super::window_writer::WindowWriter;
 use super::{Daemon, debuginfod_settings, exports, start_writer, store_settings};
 use crate::api;
 use crate::failure::{Failure, lines, usage};
 use crate::fleet;
 use crate::objects::Symbols;
+use crate::service::command::{Refused, Reply};
+use crate::service::state::SettingsStatus;
 use crate::sys::clock;
 
 /// Settings, with everything prepared that can fail.

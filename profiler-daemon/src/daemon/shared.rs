@@ -12,7 +12,6 @@ use config::SamplingSettings;
 use profiler_core::rate::{Sharing, window_batch_pause_ns, windows_at_once};
 
 use super::Daemon;
-use super::recent::RecentDecisions;
 use super::watched::{Retry, Totals, Watched, differ_in_control_alone};
 use super::window_writer::PendingWindow;
 use crate::cgroup::Cgroup;
@@ -20,6 +19,7 @@ use crate::discovery::{Changes, TargetId};
 use crate::run::join::{self, TargetSelector};
 use crate::run::{Engine, Figures, ShareStatus};
 use crate::sampler::session::{Collected, Owner, Session};
+use crate::service::recent::RecentDecisions;
 use crate::sys::{clock, procfs};
 
 /// The sampler of many targets.

@@ -6,8 +6,8 @@ use anyhow::{Context, Result};
 use nix::sys::signal::{SigSet, Signal};
 use tokio::signal::unix::{Signal as SignalStream, SignalKind, signal};
 
-use super::command::DaemonCommand;
 use super::reload::Prepared;
+use crate::service::command::DaemonCommand;
 use crate::sys::timer::Timer;
 
 /// Why the loop woke up.

@@ -17,11 +17,11 @@ use config::SamplingSettings;
 use profiler_core::rate::Replicas;
 
 use super::flush_limiter::FlushLimiter;
-use super::recent::RecentDecisions;
-use super::state::{Origin, TargetState};
 use super::window_writer::PendingWindow;
 use crate::run::{Engine, Setup, ShareStatus};
 use crate::sampler::watch::Watch;
+use crate::service::recent::RecentDecisions;
+use crate::service::state::{Origin, TargetState};
 use crate::sys::alarm::SwitchAlarm;
 
 /// A target that could not be attached to is tried again after this time, then after twice as long, up to an hour (ns).

@@ -20,14 +20,14 @@ use std::time::{Duration, Instant};
 use profile_files::store::{self, Export, Outboxes, RealDisk, Spool, Store, StoreError, Window};
 use profiler_core::profile::Run;
 
-use super::command::Refused;
 use super::flushing::FlushWaiter;
 use super::pace::{NameBudget, Pace};
-use super::state::StoreStatus;
 use crate::debuginfod;
 use crate::objects::Symbols;
 use crate::run::names::{CancelFlag, Cut};
 use crate::sampler::session::Collected;
+use crate::service::command::Refused;
+use crate::service::state::StoreStatus;
 use crate::sys::clock;
 
 /// Most windows that may wait, however small they are.

@@ -8,10 +8,16 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 
-use crate::settings::DoctorJob;
 use crate::terminal::Terminal;
 use diagnose::{Check, Level, diagnose};
 use facts::Facts;
+
+/// Look at the machine.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct DoctorJob {
+    /// Print JSON.
+    pub(crate) json: bool,
+}
 
 /// Prints every check. The exit status is 77 if one of them forbids sampling.
 ///

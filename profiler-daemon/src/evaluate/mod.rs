@@ -19,9 +19,10 @@ mod verdict;
 pub(crate) mod workload;
 
 use std::io::IsTerminal;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::Result;
+use config::Unwind;
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::json;
 
@@ -31,10 +32,23 @@ use self::fit::{Observation, settle};
 use self::runner::Runner;
 pub(crate) use self::turns::Role;
 use self::verdict::{Claim, Figures, claims, figures};
+pub(crate) use self::workload::WorkloadJob;
 use crate::output::{check_writable, write_text};
-use crate::settings::EvaluateJob;
 use crate::terminal::Terminal;
 use crate::{failure, run as sampling};
+
+/// Hold the controller's choice against fixed rates.
+#[derive(Debug)]
+pub(crate) struct EvaluateJob {
+    /// The runs.
+    pub(crate) design: Design,
+    /// How stacks are unwound in them.
+    pub(crate) unwind: Unwind,
+    /// Where to write what was found, each path once.
+    pub(crate) files: Vec<PathBuf>,
+    /// Print results and errors only.
+    pub(crate) quiet: bool,
+}
 
 /// Runs the experiment, prints what it found and writes the files that are asked for.
 pub(crate) fn run(job: &EvaluateJob) -> Result<()> {

@@ -15,13 +15,13 @@ use profiler_core::stats::twins::Excess;
 use serde::Deserialize;
 use tempfile::TempDir;
 
+use super::EvaluateJob;
 use super::design::{Arm, CALLS_UNIT, FREE_BUDGET, Planned, SHAPES, TOP};
 use super::fit::Observation;
 use super::turns::{self, Role};
 use super::workload::NAMES;
 use crate::failure::Failure;
 use crate::run::Signals;
-use crate::settings::EvaluateJob;
 use crate::sys::clock;
 
 /// Calls of the run that tells how long a call takes.

@@ -2,13 +2,29 @@
 //! is known: its calls over all calls.
 
 use std::hint::black_box;
+use std::path::PathBuf;
 
 use anyhow::{Context, Result};
 
+use super::Role;
 use super::design::{FUNCTIONS, Shape};
 use super::turns;
-use crate::settings::WorkloadJob;
 use crate::sys::affinity;
+
+/// Be a program of known shares.
+#[derive(Debug)]
+pub(crate) struct WorkloadJob {
+    /// The shares.
+    pub(crate) shape: Shape,
+    /// How many calls of all functions.
+    pub(crate) calls: u64,
+    /// Seed of their order.
+    pub(crate) seed: u64,
+    /// The CPU to stay on.
+    pub(crate) cpu: Option<usize>,
+    /// Where its twin is met, and which of the two it is.
+    pub(crate) turns: Option<(PathBuf, Role)>,
+}
 
 /// Steps of a call: about 7 µs, well below the shortest sampling period.
 const STEPS: u32 = 2_500;

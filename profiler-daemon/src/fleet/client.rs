@@ -13,7 +13,7 @@ use ureq::{Agent, Body};
 use super::answer::{self, Services};
 use crate::failure::Failure;
 use crate::push::{agent, is_this_machine};
-use crate::settings::{certificates, token};
+use crate::push::{certificates, token};
 use crate::sys::clock;
 use profile_files::names::visible;
 

@@ -37,6 +37,9 @@ mod threads;
 use std::path::Path;
 use std::sync::Arc;
 
+use profiler_core::profile::Outcome;
+use profiler_core::record::{StackCopy, UserRegs};
+
 use crate::sys::agent_memory::AgentMemory;
 use crate::sys::signal;
 
@@ -64,6 +67,16 @@ pub(crate) struct AttachedAgent {
 /// What is to be done again and again while the agent begins, which takes seconds in a process that keeps all CPUs busy.
 pub(crate) type Meanwhile = Box<dyn FnMut()>;
 
+/// Follows the stacks of a process.
+pub(crate) trait StackFollower {
+    /// Appends the lookup addresses of all frames, innermost first, and says how the stack ends; `None` if the process is not
+    /// known.
+    fn follow(&mut self, regs: UserRegs, stack: StackCopy<'_>, frames: &mut Vec<u64>) -> Option<Outcome>;
+}
+
+/// Reads what it takes to follow the stacks of a process, or says what it is that cannot be.
+pub(crate) type FollowStacks = fn(u32) -> Result<Box<dyn StackFollower>, String>;
+
 /// Has a process sampled by the agent in `library`, which is loaded into it if it is not there yet; `prepare` is given the memory
 /// before the agent is.
 ///
@@ -73,9 +86,10 @@ pub(crate) type Meanwhile = Box<dyn FnMut()>;
 pub(crate) fn attach(
     pid: u32,
     library: &Path,
+    follow: FollowStacks,
     prepare: impl FnOnce(&Arc<AgentMemory>) -> std::io::Result<Meanwhile> + Send,
 ) -> Result<AttachedAgent, Refused> {
-    apart(|| imp::attach(pid, library, prepare))
+    apart(|| imp::attach(pid, library, follow, prepare))
 }
 
 /// Has an agent leave a process alone, unless it serves a memory with another identity by now.
@@ -130,7 +144,7 @@ mod imp {
 mod imp {
     //! On other processors nobody has written what a thread is given.
 
-    use super::{AgentMemory, Arc, AttachedAgent, Meanwhile, Path, Refused};
+    use super::{AgentMemory, Arc, AttachedAgent, FollowStacks, Meanwhile, Path, Refused};
 
     fn refused() -> Refused {
         let text =
@@ -149,6 +163,7 @@ mod imp {
     pub(super) fn attach(
         _: u32,
         _: &Path,
+        _: FollowStacks,
         _: impl FnOnce(&Arc<AgentMemory>) -> std::io::Result<Meanwhile>,
     ) -> Result<AttachedAgent, Refused> {
         Err(refused())

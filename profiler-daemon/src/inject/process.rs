@@ -16,7 +16,7 @@ use super::library::{Agent, LIBRARY_NAME};
 use super::signals::{self, SIGNALS};
 use super::status::{LeftAlone, blocks, is_shut_in, namespace, status_of};
 use super::thread_selection::ThreadTask;
-use super::{AttachedAgent, Meanwhile, Refused};
+use super::{AttachedAgent, FollowStacks, Meanwhile, Refused};
 use crate::sys::agent_memory::{AgentMemory, is_left, open_made};
 use crate::sys::procfs;
 use crate::sys::ptrace::{self, TraceError};
@@ -49,6 +49,7 @@ pub(super) struct TracedProcess {
 pub(super) fn attach(
     pid: u32,
     library: &Path,
+    follow: FollowStacks,
     prepare: impl FnOnce(&Arc<AgentMemory>) -> io::Result<Meanwhile>,
 ) -> Result<AttachedAgent, Refused> {
     let process = TracedProcess::look(pid, library)?;
@@ -56,7 +57,8 @@ pub(super) fn attach(
         return Err(Refused::NotPermitted(NO_SIGNAL.to_owned()));
     }
     let task = if process.loaded.is_some() { ThreadTask::CallAgent } else { ThreadTask::Load };
-    let mut thread = process.take_thread(task)?;
+    let follower = (task == ThreadTask::Load).then(|| follow(pid)).transpose().map_err(Refused::Failed)?;
+    let mut thread = process.take_thread(task, follower)?;
     let done = process.begin(&mut thread, prepare);
     settle(thread, done).map(|(memory, signal)| {
         let deaf = procfs::threads(pid).into_iter().filter(|&tid| blocks(pid, tid, signal)).count();
@@ -67,7 +69,7 @@ pub(super) fn attach(
 pub(super) fn leave(pid: u32, library: &Path, identity: u64) -> Result<(), Refused> {
     let process = TracedProcess::look(pid, library)?;
     let Some(loaded) = process.loaded else { return Ok(()) };
-    let mut thread = process.take_thread(ThreadTask::CallAgent)?;
+    let mut thread = process.take_thread(ThreadTask::CallAgent, None)?;
     let done = process.close_left(&mut thread);
     let done = done.and_then(|()| process.command(&mut thread, loaded, AgentCommand::Leave, identity));
     let done = done.and_then(|(answer, _)| match answer {

@@ -9,10 +9,7 @@ use libc::user_regs_struct;
 use profiler_core::machine::Machine;
 use profiler_core::profile::Outcome;
 use profiler_core::record::{RawData, StackCopy};
-use profiler_core::unwind::StackUnwinder;
-use profiler_core::unwind::method::{Method, MethodChoice};
 
-use super::Refused;
 use super::code::{self, Area};
 use super::error::{InjectError, denied};
 use super::frame;
@@ -20,8 +17,7 @@ use super::hijacked_thread::{self, HijackedThread, Stragglers};
 use super::process::TracedProcess;
 use super::safe::{self, CodeRegion};
 use super::status::{LeftAlone, blocks_all, call_of, is_shut_in, status_of};
-use crate::objects::Symbols;
-use crate::sampler::session::Session;
+use super::{Refused, StackFollower};
 use crate::sys::procfs;
 use crate::sys::ptrace::{TraceError, Tracee};
 
@@ -55,14 +51,14 @@ pub(super) enum ThreadTask {
 }
 
 impl TracedProcess {
-    /// Takes over a thread that can do `task`.
-    pub(super) fn take_thread(&self, task: ThreadTask) -> Result<HijackedThread<'_>, Refused> {
+    /// Takes over a thread that can do `task`; one that is to load is judged by its stack.
+    pub(super) fn take_thread(
+        &self,
+        task: ThreadTask,
+        mut follower: Option<Box<dyn StackFollower>>,
+    ) -> Result<HijackedThread<'_>, Refused> {
         let begin = Instant::now();
         let until = begin + PATIENCE;
-        let mut watcher = match task {
-            ThreadTask::Load => Some(Watcher::new(self.pid).map_err(Refused::Failed)?),
-            ThreadTask::CallAgent => None,
-        };
         let (mut why, mut stragglers, mut pause) = (None, Stragglers::default(), FIRST_PAUSE);
         while Instant::now() < until {
             let spares_handlers = task == ThreadTask::CallAgent && begin.elapsed() < FOR_HANDLERS;
@@ -70,11 +66,20 @@ impl TracedProcess {
             while Instant::now() < until {
                 // Whoever has come late stands still until he is looked at.
                 let tried = match stragglers.next_come() {
-                    Some((tid, tracee)) => {
-                        self.try_stopped(tracee, tid, task, watcher.as_mut(), spares_handlers)
-                    }
+                    Some((tid, tracee)) => self.try_stopped(
+                        tracee,
+                        tid,
+                        task,
+                        follower.as_deref_mut().map(|follower| follower as &mut dyn StackFollower),
+                        spares_handlers,
+                    ),
                     None => match candidates.find(|&tid| !stragglers.has(tid)) {
-                        Some(tid) => self.try_thread(tid, task, watcher.as_mut(), spares_handlers),
+                        Some(tid) => self.try_thread(
+                            tid,
+                            task,
+                            follower.as_deref_mut().map(|follower| follower as &mut dyn StackFollower),
+                            spares_handlers,
+                        ),
                         None => break,
                     },
                 };
@@ -119,7 +124,7 @@ impl TracedProcess {
         &self,
         tid: u32,
         task: ThreadTask,
-        watcher: Option<&mut Watcher>,
+        follower: Option<&mut dyn StackFollower>,
         spares_handlers: bool,
     ) -> Result<HijackedThread<'_>, Try> {
         if is_asleep_for_good(self.pid, tid) {
@@ -133,7 +138,7 @@ impl TracedProcess {
             _ => Try::Lost(error.into()),
         })?;
         match tracee.interrupt(TO_STOP) {
-            Ok(()) => self.try_stopped(tracee, tid, task, watcher, spares_handlers),
+            Ok(()) => self.try_stopped(tracee, tid, task, follower, spares_handlers),
             Err(TraceError::Late) => Err(Try::Late(tid, tracee)),
             Err(lost) => Err(lost.into()),
         }
@@ -145,11 +150,11 @@ impl TracedProcess {
         tracee: Tracee,
         tid: u32,
         task: ThreadTask,
-        watcher: Option<&mut Watcher>,
+        follower: Option<&mut dyn StackFollower>,
         spares_handlers: bool,
     ) -> Result<HijackedThread<'_>, Try> {
         let registers = tracee.registers()?;
-        match self.judge(&tracee, tid, task, watcher, spares_handlers, &registers) {
+        match self.judge(&tracee, tid, task, follower, spares_handlers, &registers) {
             Ok(()) => {
                 Ok(HijackedThread::take(tracee, tid, &self.memory, &self.code, Instant::now() + PATIENCE)?)
             }
@@ -166,7 +171,7 @@ impl TracedProcess {
         tracee: &Tracee,
         tid: u32,
         task: ThreadTask,
-        watcher: Option<&mut Watcher>,
+        follower: Option<&mut dyn StackFollower>,
         spares_handlers: bool,
         registers: &user_regs_struct,
     ) -> Result<(), Try> {
@@ -180,8 +185,8 @@ impl TracedProcess {
         if frame::call(registers).is_none() && self.is_in_sequence(tracee) {
             return Err(Try::Unsafe("in a restartable sequence"));
         }
-        if let Some(watcher) = watcher {
-            watcher.judge(self, registers, &stack).map_err(|reason| Try::Unsafe(reason.in_words()))?;
+        if let Some(follower) = follower {
+            self.judge_stack(follower, registers, &stack).map_err(|reason| Try::Unsafe(reason.in_words()))?;
         }
         Ok(())
     }
@@ -267,30 +272,16 @@ fn is_asleep_for_good(pid: u32, tid: u32) -> bool {
     stat.rsplit_once(") ").is_none_or(|(_, rest)| rest.starts_with(['D', 'Z', 'X']))
 }
 
-/// Follows the stacks of stopped threads.
-struct Watcher {
-    session: Session,
-    unwinder: StackUnwinder,
-}
-
-impl Watcher {
-    fn new(pid: u32) -> Result<Self, String> {
-        let symbols = Symbols::new(config::SamplingSettings::default().symbol_memory.get());
-        let mut session = Session::new(MethodChoice::fixed(Method::Dwarf), &symbols);
-        session.adopt(pid).map_err(|error| format!("cannot be looked at ({error}); start it again"))?;
-        session.objects.read_tables();
-        Ok(Self { session, unwinder: StackUnwinder::default() })
-    }
-
-    fn judge(
-        &mut self,
-        process: &TracedProcess,
+impl TracedProcess {
+    /// Whether the stack of a thread that stands still is one that a call may be put on.
+    fn judge_stack(
+        &self,
+        follower: &mut dyn StackFollower,
         registers: &user_regs_struct,
         (from, to): &(u64, u64),
     ) -> Result<(), safe::Unsafe> {
         let mut stack = vec![0; (to - from).min(MOST_STACK) as usize];
-        let followed = self.session.processes.get(process.pid).ok_or(safe::Unsafe::Cut)?;
-        process.memory.read_exact_at(&mut stack, *from).map_err(|_| safe::Unsafe::Cut)?;
+        self.memory.read_exact_at(&mut stack, *from).map_err(|_| safe::Unsafe::Cut)?;
         let r = registers;
         let noted = [
             r.rax, r.rdx, r.rcx, r.rbx, r.rsi, r.rdi, r.rbp, r.rsp, r.r8, r.r9, r.r10, r.r11, r.r12, r.r13,
@@ -298,8 +289,9 @@ impl Watcher {
         ];
         let copy = StackCopy::new(RawData::Single(&stack), stack.len() + 1);
         let mut frames = Vec::new();
-        let unwound = self.unwinder.unwind(followed, Machine::X86_64.noted_regs(&noted), copy, &mut frames);
-        let places: Vec<CodeRegion<'_>> = frames.iter().map(|&address| process.code.place(address)).collect();
-        safe::judge(&places, unwound.outcome == Outcome::Complete)
+        let regs = Machine::X86_64.noted_regs(&noted);
+        let outcome = follower.follow(regs, copy, &mut frames).ok_or(safe::Unsafe::Cut)?;
+        let places: Vec<CodeRegion<'_>> = frames.iter().map(|&address| self.code.place(address)).collect();
+        safe::judge(&places, outcome == Outcome::Complete)
     }
 }

@@ -26,6 +26,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use self::program::JitProgram;
 use self::symbol_source::JitSymbolSource;
 pub(crate) use self::symbol_source::JitSymbols;
+use crate::objects::is_code_without_file;
 use crate::objects::memory::SymbolMemory;
 use crate::objects::names::{NameRoom, Naming};
 use crate::roots::Roots;
@@ -240,14 +241,6 @@ impl Generated {
             true => "the code lies in no file, and too many programs generated code at once",
         }
     }
-}
-
-/// Whether a mapping of this name has no file behind it that lasts.
-pub(crate) fn is_code_without_file(path: &str) -> bool {
-    const NAMELESS: [&str; 5] = ["//anon", "/anon_hugepage", "/dev/zero", "/memfd:", "/SYSV"];
-    NAMELESS.iter().any(|start| path.starts_with(start))
-        || (!path.starts_with('/') && path != "[vdso]")
-        || (path.starts_with("/dev/shm/") && path.ends_with(" (deleted)"))
 }
 
 /// Programs map their journal as if it were code, to say where it is.

@@ -15,17 +15,8 @@ use rustc_hash::FxHashMap;
 use symbolizer::ReadAt;
 
 use crate::roots::{Roots, View};
-use crate::sys::limits;
 use crate::sys::root::Link;
 
-/// Of the descriptors that this process may have, so large a part may be files of one target's objects, or of the objects of all targets
-/// that share a sampler.
-const PART_OPEN: u64 = 64;
-
-/// Files that may be open for objects, or objects that may hold some: as many as the limit of this process lets.
-pub(crate) fn most_open() -> usize {
-    (limits::open_files() / PART_OPEN).clamp(64, 1024) as usize
-}
 /// Of so many files that were not read for the longest time, one is closed that can be opened again.
 const CANDIDATES: usize = 8;
 /// Places where an object was found that are remembered.

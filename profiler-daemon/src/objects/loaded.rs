@@ -7,9 +7,9 @@
 use std::sync::{Arc, Weak};
 
 use super::memory::SymbolMemory;
-use super::names::Proof;
 use super::object::Object;
 use crate::symbol_process::ReadObject;
+use crate::symbol_process::print::Proof;
 
 /// An object that was read. Its room is given back with it.
 pub(crate) struct Loaded {

@@ -40,7 +40,6 @@ use profiler_core::record::{FileId, Mapped};
 use profiler_core::stack::ObjectId;
 use rustc_hash::{FxHashMap, FxHashSet};
 
-pub(crate) use self::files::most_open;
 use self::files::{Code, HeldFile, OpenFiles, Version, is_made_up};
 pub(crate) use self::find::open_mapped;
 use self::find::{Way, find_mapped, is_library, open_through_mapping, path_of, script_interpreter, will_map};
@@ -50,10 +49,9 @@ use self::names::NameRoom;
 pub(crate) use self::object::{Content, Missing, Object, ObjectSnapshot};
 use self::object::{Entry, note_place};
 pub(crate) use self::symbols::Symbols;
-use crate::jit;
 use crate::roots::Roots;
 use crate::symbol_process::SymbolProcess;
-use crate::sys::{clock, procfs};
+use crate::sys::{clock, limits, procfs};
 
 /// How the vDSO is named in mappings.
 const VDSO: &str = "[vdso]";
@@ -124,7 +122,7 @@ impl ObjectStore {
             free: Vec::new(),
             ids: FxHashMap::default(),
             by_code: FxHashMap::default(),
-            files: OpenFiles::new(roots.clone(), most_open()),
+            files: OpenFiles::new(roots.clone(), limits::object_files()),
             roots,
             names,
             kernel,
@@ -140,7 +138,7 @@ impl ObjectStore {
 
     /// The object behind a mapping; opens it the first time.
     pub(crate) fn load(&mut self, mapped: &Mapped) -> LoadedObject {
-        let has_no_file = jit::is_code_without_file(&mapped.path);
+        let has_no_file = is_code_without_file(&mapped.path);
         if has_no_file && mapped.file.inode == 0 {
             return LoadedObject::UNKNOWN;
         }
@@ -412,6 +410,14 @@ fn later(file: HeldFile, room: Arc<Room>, once: OnceCost) -> ReadLater {
         let len = range.end - range.start;
         room.read(takes, || once.of(|| file.read(range.start, usize::try_from(len).ok()?).ok()))
     })
+}
+
+/// Whether a mapping of this name has no file behind it that lasts.
+pub(crate) fn is_code_without_file(path: &str) -> bool {
+    const NAMELESS: [&str; 5] = ["//anon", "/anon_hugepage", "/dev/zero", "/memfd:", "/SYSV"];
+    NAMELESS.iter().any(|start| path.starts_with(start))
+        || (!path.starts_with('/') && path != "[vdso]")
+        || (path.starts_with("/dev/shm/") && path.ends_with(" (deleted)"))
 }
 
 #[cfg(test)]

@@ -7,7 +7,6 @@
 
 mod equal;
 mod kept;
-mod print;
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -20,11 +19,11 @@ use symbolizer::{Frame, Reason};
 pub(crate) use self::equal::{DebugFilesForAll, Equal};
 use self::equal::{Equals, Sharing};
 pub(crate) use self::kept::KeptNames;
-pub(crate) use self::print::{Print, Proof, Proven};
-use super::files::{Code, most_open};
+use super::files::Code;
 use super::loaded::Loaded;
 use super::memory::SymbolMemory;
 use crate::sys::clock;
+use crate::sys::limits;
 
 /// When there is no room, so much of it is made at least, as a part of all.
 const AT_ONCE: u64 = 16;
@@ -121,7 +120,7 @@ pub(crate) struct About {
 
 impl NameRoom {
     pub(super) fn new(memory: SymbolMemory) -> Self {
-        Self::for_at_most(most_open(), memory)
+        Self::for_at_most(limits::object_files(), memory)
     }
 
     fn for_at_most(most_loaded: usize, memory: SymbolMemory) -> Self {

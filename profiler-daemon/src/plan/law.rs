@@ -5,8 +5,8 @@ use profiler_core::rate::anytime;
 use profiler_core::rate::model::Caps;
 use profiler_core::rate::{BoundBy, Criterion, Experiment, RateSettings};
 
+use super::PlanJob;
 use super::{Anytime, Fleet, Moment, Plan, Point};
-use crate::settings::PlanJob;
 
 /// Points of a curve.
 const POINTS: usize = 241;

@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use config::Span;
 
+use super::PlanJob;
 use super::{Moment, Plan, grouped, rate, seconds};
 use crate::plot::{Axis, Chart, Look, Scale, Series};
-use crate::settings::PlanJob;
 
 /// What is allowed is drawn where it is within this factor of what the laws ask for.
 const IN_SIGHT: f64 = 4.0;

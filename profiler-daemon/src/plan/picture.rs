@@ -1,8 +1,8 @@
 //! The plan as a chart: the error over the number of samples, the best number and the caps.
 
+use super::PlanJob;
 use super::{Plan, Point, error_name, grouped, rate, seconds};
 use crate::plot::{Axis, Chart, Look, Mark, Rule, Scale, Series};
-use crate::settings::PlanJob;
 
 /// The chart. For an upper bound it is that of the measured time (Stoker, eq. 4.14), else of the error that
 /// the criterion names.

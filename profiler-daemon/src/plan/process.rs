@@ -10,13 +10,14 @@ use profiler_core::rate::{Activity, BoundBy, Figure, PRIOR_SHARE, Prediction};
 use serde_json::json;
 
 use super::{Plan, grouped, law, lines, pace, picture, rate};
+use super::{PlanJob, PlanProcessJob};
 use crate::explain;
 use crate::output::{check_writable, write_text};
 use crate::plot::{self, Chart};
 use crate::run::Setup;
 use crate::sampler::watch::Watch;
-use crate::settings::{PlanJob, PlanProcessJob, Target};
 use crate::sys::procfs;
+use crate::targets::Target;
 use crate::terminal::Terminal;
 
 /// Time between two looks: often enough for a thread that is not there for long, seldom enough to take no part.

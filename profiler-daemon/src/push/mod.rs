@@ -5,6 +5,7 @@
 
 mod answer;
 mod client;
+mod credentials;
 mod early_answer;
 mod grpc;
 mod naming;
@@ -17,7 +18,7 @@ mod source;
 mod tests;
 mod trouble;
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::{Error, Result};
@@ -27,6 +28,7 @@ use profiler_core::profile::{SymbolizedProfile, WeightedStack};
 use self::answer::size;
 use self::client::HttpClient;
 pub(crate) use self::client::{PushAccess, agent};
+pub(crate) use self::credentials::{certificates, header, header_of, token};
 use self::grpc::GrpcClient;
 pub(crate) use self::naming::{PushIdentity, PushNaming};
 pub(crate) use self::parts::PartsLeft;
@@ -35,9 +37,21 @@ pub(crate) use self::source::PushSource;
 pub(crate) use self::trouble::PushError;
 use crate::failure::{Failure, exit_code};
 use crate::plot::grouped;
-use crate::settings::PushJob;
 use crate::terminal::Terminal;
 use config::ExportFormat;
+
+/// Send profiles to a backend.
+#[derive(Debug)]
+pub(crate) struct PushJob {
+    /// The profiles; never empty.
+    pub(crate) files: Vec<PathBuf>,
+    /// Where they go.
+    pub(crate) receiver: Receiver,
+    /// How it is reached.
+    pub(crate) access: PushAccess,
+    /// What they are called there.
+    pub(crate) naming: PushNaming,
+}
 
 /// A backend that takes profiles, and how it is reached.
 pub(crate) struct PushClient {

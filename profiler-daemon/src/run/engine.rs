@@ -18,7 +18,6 @@ use profiler_core::profile::RateChange;
 use profiler_core::rate::{CostModel, Decision, Dither, RateController, Reading, Reason};
 use profiler_core::unwind::copy::CopySize;
 use profiler_core::unwind::method::Method;
-use serde::Serialize;
 
 use self::attaching::Attaching;
 pub(crate) use self::members::others_in;
@@ -32,6 +31,7 @@ pub(crate) use self::ways::NON_TARGET_OWN_NS;
 use super::cost_prediction::CostPrediction;
 use crate::cgroup::Cgroup;
 use crate::explain;
+use crate::output::{DecisionLine, DecisionLog};
 use crate::sampler::access::{Access, OpenError};
 use crate::sampler::handler_time::HandlerBursts;
 use crate::sampler::interrupt_probe::InterruptProbe;
@@ -63,28 +63,6 @@ const INTERRUPTS_ARE_DEARER: &str = "interrupts cost more on this host than when
 const INTERRUPTS_ARE_CHEAPER: &str = "interrupts cost less on this host than when it was calibrated, and \
                                       the cost of a sample was lowered accordingly (interrupt_ratio in the \
                                       summary); if that persists, run `sweetspot calibrate`";
-
-/// A receiver of control decisions.
-pub(crate) trait DecisionLog {
-    /// A decision worth a line: a change, or one per second while nothing changes.
-    fn decision(&mut self, line: &DecisionLine<'_>);
-}
-
-/// A decision with its context: a line of `--stats`.
-#[derive(Serialize)]
-pub(crate) struct DecisionLine<'a> {
-    /// The decision.
-    #[serde(flatten)]
-    pub(crate) decision: &'a Decision,
-    at_s: f64,
-    /// Spent since the start: charged to the target, and elsewhere (the profiler, samples of non-targets).
-    target_spend_s: f64,
-    others_spend_s: f64,
-    unwind: Method,
-    stack_copy_bytes: u32,
-    attach_mode: AttachMode,
-    clocks: usize,
-}
 
 /// How to attach at first, and what it depends on.
 pub(crate) struct Attach {

@@ -8,9 +8,10 @@ use profiler_core::attach::AttachMode;
 use profiler_core::rate::Activity;
 
 use super::Setup;
-use super::engine::{self, DecisionLog, Engine};
+use super::engine::{self, Engine};
 use crate::cgroup::Cgroup;
 use crate::explain;
+use crate::output::DecisionLog;
 use crate::sampler::access::OpenError;
 use crate::sampler::own_time::OwnTime;
 use crate::sampler::session::ProcessEvents;

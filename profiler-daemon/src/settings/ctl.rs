@@ -1,109 +1,37 @@
 //! What was typed after `ctl`, checked.
 
-use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::Result;
 use config::Span;
 use jiff::Zoned;
-use profile_files::Format;
 use profile_files::when::When;
 
 use super::distinct;
 use crate::api::Attach;
-use crate::cli::{CtlArgs, CtlAttachArgs, CtlCommand, CtlProfileArgs, OutputFile, TargetOrder, Top};
+use crate::cli::{CtlArgs, CtlAttachArgs, CtlCommand, CtlProfileArgs};
+use crate::ctl::{CtlJob, CtlProfile, CtlQuery, CtlTime, TargetList};
 use crate::failure::usage;
 
-/// Query or control a daemon.
-#[derive(Debug)]
-pub(crate) struct CtlJob {
-    /// Its socket.
-    pub(crate) socket: PathBuf,
-    /// Print its own words.
-    pub(crate) json: bool,
-    /// What.
-    pub(crate) query: CtlQuery,
-}
-
-/// A query or a command to the daemon.
-#[derive(Debug)]
-pub(crate) enum CtlQuery {
-    /// How it is.
-    Status,
-    /// Its targets.
-    Targets(TargetList),
-    /// The decisions for a target.
-    Decisions(String),
-    /// A profile.
-    Profile(CtlProfile),
-    /// Watch this.
-    Attach(Box<Attach>),
-    /// Watch this no more.
-    Detach(String),
-    /// Read the settings again.
-    Reload,
-    /// End.
-    Stop,
-}
-
-/// How targets are listed.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct TargetList {
-    /// What comes first.
-    pub(crate) order: TargetOrder,
-    /// The most rows.
-    pub(crate) top: usize,
-    /// With their labels.
-    pub(crate) labels: bool,
-}
-
-/// A profile that the daemon has.
-#[derive(Debug)]
-pub(crate) struct CtlProfile {
-    /// Of which time.
-    pub(crate) time: CtlTime,
-    /// Of which targets; empty: of all.
-    pub(crate) targets: Vec<String>,
-    /// With which labels.
-    pub(crate) labels: Vec<(String, String)>,
-    /// How to print it.
-    pub(crate) format: &'static Format,
-    /// Functions that its table lists.
-    pub(crate) top: Top,
-    /// Files to write instead, each path once.
-    pub(crate) files: Vec<OutputFile>,
-}
-
-/// Of which time a profile is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum CtlTime {
-    /// From here to there (ns since the Unix epoch); not empty.
-    Range(u64, Option<u64>),
-    /// The next seconds, at least one.
-    Next(Duration),
-}
-
-impl CtlJob {
-    /// What was typed, checked.
-    ///
-    /// # Errors
-    ///
-    /// A usage error for values that do not go together.
-    pub(super) fn new(args: CtlArgs) -> Result<Self> {
-        let query = match args.ask {
-            CtlCommand::Status => CtlQuery::Status,
-            CtlCommand::Targets(args) => {
-                CtlQuery::Targets(TargetList { order: args.sort, top: args.top.get(), labels: args.labels })
-            }
-            CtlCommand::Decisions { target } => CtlQuery::Decisions(target),
-            CtlCommand::Profile(args) => CtlQuery::Profile(profile(args)?),
-            CtlCommand::Attach(args) => CtlQuery::Attach(Box::new(attach(*args)?)),
-            CtlCommand::Detach { target } => CtlQuery::Detach(target),
-            CtlCommand::Reload => CtlQuery::Reload,
-            CtlCommand::Stop => CtlQuery::Stop,
-        };
-        Ok(Self { socket: args.socket, json: args.json, query })
-    }
+/// What was typed, checked.
+///
+/// # Errors
+///
+/// A usage error for values that do not go together.
+pub(super) fn job(args: CtlArgs) -> Result<CtlJob> {
+    let query = match args.ask {
+        CtlCommand::Status => CtlQuery::Status,
+        CtlCommand::Targets(args) => {
+            CtlQuery::Targets(TargetList { order: args.sort, top: args.top.get(), labels: args.labels })
+        }
+        CtlCommand::Decisions { target } => CtlQuery::Decisions(target),
+        CtlCommand::Profile(args) => CtlQuery::Profile(profile(args)?),
+        CtlCommand::Attach(args) => CtlQuery::Attach(Box::new(attach(*args)?)),
+        CtlCommand::Detach { target } => CtlQuery::Detach(target),
+        CtlCommand::Reload => CtlQuery::Reload,
+        CtlCommand::Stop => CtlQuery::Stop,
+    };
+    Ok(CtlJob { socket: args.socket, json: args.json, query })
 }
 
 fn profile(args: CtlProfileArgs) -> Result<CtlProfile> {

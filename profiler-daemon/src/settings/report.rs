@@ -8,60 +8,30 @@ use config::StoreSettings;
 use jiff::Zoned;
 use profile_files::store::Query;
 use profile_files::when::When;
-use profile_files::{Format, JSON, TABLE};
+use profile_files::{JSON, TABLE};
 use profiler_core::merge::Range;
 
 use super::distinct;
-use crate::cli::{self, OutputFile, Top};
+use crate::cli;
 use crate::failure::usage;
+use crate::report::{ReportJob, ReportSource};
 
-/// Print a profile.
-#[derive(Debug)]
-pub(crate) struct ReportJob {
-    /// Where it is.
-    pub(crate) source: ReportSource,
-    /// Files to write instead, each path once.
-    pub(crate) files: Vec<OutputFile>,
-    /// How to print it.
-    pub(crate) format: &'static Format,
-    /// What it does not know instead of what it knows.
-    pub(crate) unknown: bool,
-    /// Functions that its table lists.
-    pub(crate) top: Top,
-}
-
-/// Where a profile to be printed is.
-#[derive(Debug)]
-pub(crate) enum ReportSource {
-    /// In files, in pprof's format, each of another host: at least one, and each path once.
-    Files(Vec<PathBuf>),
-    /// In what the daemon keeps.
-    Store {
-        /// The folder.
-        folder: PathBuf,
-        /// What of it; the range is not empty.
-        query: Query,
-    },
-}
-
-impl ReportJob {
-    /// What was typed, checked.
-    ///
-    /// # Errors
-    ///
-    /// A usage error for options that do not go together, and for a range of time that is none.
-    pub(super) fn new(args: cli::ReportArgs) -> Result<Self> {
-        if args.unknown && ![&TABLE, &JSON].contains(&args.format) {
-            return Err(usage("--unknown is a list and no profile; give --format table or json with it"));
-        }
-        distinct(args.output.iter().map(|file| &file.path))?;
-        let source = match args.files {
-            files if files.is_empty() => stored(args.stored)?,
-            files => ReportSource::Files(once(files)?),
-        };
-        let cli::ReportArgs { output: files, format, unknown, top, .. } = args;
-        Ok(ReportJob { source, files, format, unknown, top })
+/// What was typed, checked.
+///
+/// # Errors
+///
+/// A usage error for options that do not go together, and for a range of time that is none.
+pub(super) fn job(args: cli::ReportArgs) -> Result<ReportJob> {
+    if args.unknown && ![&TABLE, &JSON].contains(&args.format) {
+        return Err(usage("--unknown is a list and no profile; give --format table or json with it"));
     }
+    distinct(args.output.iter().map(|file| &file.path))?;
+    let source = match args.files {
+        files if files.is_empty() => stored(args.stored)?,
+        files => ReportSource::Files(once(files)?),
+    };
+    let cli::ReportArgs { output: files, format, unknown, top, .. } = args;
+    Ok(ReportJob { source, files, format, unknown, top })
 }
 
 /// Files of which none counts twice.

@@ -17,6 +17,7 @@
 
 mod marks;
 mod message;
+pub(crate) mod print;
 mod running;
 mod serve;
 #[cfg(test)]
@@ -35,10 +36,10 @@ use symbolizer::{Limits, Object, Reason, Symbolized};
 
 use self::marks::{Extent, Marks};
 use self::message::{Forget, Load, LookUp, MOST_ADDRESSES, SymbolRequest, SymbolResponse, WireFacts};
+use self::print::{Print, Proof};
 use self::running::{Broken, NotStarted, Patience, Question, Running, SymbolizerProgram};
 pub(crate) use self::serve::run;
 pub(crate) use self::unchanged::Unchanged;
-use crate::objects::names::{Print, Proof};
 use crate::sys::clock;
 use crate::sys::confine::Bounds;
 
@@ -568,7 +569,7 @@ fn nonsense() -> Broken {
 
 fn bounds(most_bytes: u64) -> Bounds {
     let address_bytes = most_bytes.saturating_mul(2).saturating_add(ADDRESSES_BESIDE);
-    let files = FILES_EACH * crate::objects::most_open() as u64 + FILES_BESIDE;
+    let files = FILES_EACH * crate::sys::limits::object_files() as u64 + FILES_BESIDE;
     Bounds { address_bytes, cpu_s: MOST_CPU_S, files }
 }
 

@@ -17,8 +17,8 @@ use super::message::{
     Confine, Confined, Found, LONGEST_REPLY, LONGEST_REQUEST, Load, Reply, Request, SymbolRequest,
     SymbolResponse, WireFacts, WireReason,
 };
+use super::print::{Print, Proof, Proven};
 use super::{Facts, Unchanged};
-use crate::objects::names::{Print, Proof, Proven};
 use crate::sys::confine::{Bounds, confine};
 use crate::sys::{memory, passing};
 

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{Answer, Call, json};
 use crate::api::problem::Problem;
-use crate::daemon::command::{AttachRequest, DaemonCommand};
+use crate::service::command::{AttachRequest, DaemonCommand};
 
 /// What is sent: the keys of a `[[target]]`, with units in the names.
 #[derive(Debug, Default, Serialize, Deserialize)]

@@ -21,8 +21,8 @@ use super::params::Params;
 use super::problem::Problem;
 use super::routes::{Operation, Route};
 use super::{Api, openapi};
-use crate::daemon::command::{DaemonCommand, Refused, Reply};
-use crate::daemon::status_snapshot::StatusSnapshot;
+use crate::service::command::{DaemonCommand, Refused, Reply};
+use crate::service::status_snapshot::StatusSnapshot;
 
 /// An answer, or why there is none.
 type Answer = Result<Response<Body>, Problem>;

@@ -14,7 +14,7 @@ use super::{Answer, Call, content};
 use crate::api::problem::Problem;
 use crate::api::routes::{FORMAT, FROM, LABEL, SECONDS, TARGET, TO};
 use crate::api::serve::Deadline;
-use crate::daemon::command::{DaemonCommand, Flush};
+use crate::service::command::{DaemonCommand, Flush};
 use crate::sys::clock::unix_ns;
 
 /// What is at `/debug/pprof/`.

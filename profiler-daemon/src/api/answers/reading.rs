@@ -16,7 +16,7 @@ use tokio::time::timeout;
 use crate::api::Api;
 use crate::api::observe::Counters;
 use crate::api::problem::Problem;
-use crate::daemon::command::DaemonCommand;
+use crate::service::command::DaemonCommand;
 
 /// Most bytes of an answer: a profile of a month takes a tenth of it, and all of it is in memory.
 const MOST_WRITTEN: usize = 64 << 20;

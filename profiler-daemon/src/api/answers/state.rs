@@ -8,7 +8,7 @@ use serde_json::json as object;
 use super::{Answer, Call, content, json};
 use crate::api::metrics::{self, Form};
 use crate::api::problem::Problem;
-use crate::daemon::command::{DaemonCommand, Refused};
+use crate::service::command::{DaemonCommand, Refused};
 
 /// Whether the loop turns. Says nothing of why it does not: anyone may ask.
 pub(super) async fn health(call: &Call<'_>) -> Answer {

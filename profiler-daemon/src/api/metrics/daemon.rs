@@ -4,8 +4,8 @@ use std::fmt;
 
 use super::{Figure, Kind, Out, counter, gauge};
 use crate::containers::RuntimeStatus;
-use crate::daemon::state::{ExportStatus, Status};
 use crate::fleet::FleetStatus;
+use crate::service::state::{ExportStatus, Status};
 
 const FIGURES: &[Figure<Status>] = &[
     gauge("status_age_seconds", "Age of these figures; the loop publishes them every second.", |s| {

@@ -1,4 +1,4 @@
-//! Metrics for Prometheus: what [`crate::daemon::state`] holds, as counters and gauges.
+//! Metrics for Prometheus: what [`crate::service::state`] holds, as counters and gauges.
 
 mod daemon;
 mod target;
@@ -15,7 +15,7 @@ use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::Registry;
 
 use super::observe::Counters;
-use crate::daemon::state::{Status, TargetStatus};
+use crate::service::state::{Status, TargetStatus};
 
 /// A form that Prometheus reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -3,8 +3,8 @@
 use std::fmt;
 
 use super::{Figure, Kind, Labels, Out, counter, gauge};
-use crate::daemon::state::{Origin, TargetState, TargetStatus};
 use crate::fleet::ReplicaSource;
+use crate::service::state::{Origin, TargetState, TargetStatus};
 
 const FIGURES: &[Figure<TargetStatus>] = &[
     gauge("target_ends_in_seconds", "Time until the target ends.", |t| t.ends_in_s),

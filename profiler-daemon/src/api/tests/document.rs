@@ -15,11 +15,11 @@ use super::super::openapi;
 use super::super::routes::ROUTES;
 use super::*;
 use crate::containers::{Protocol, RuntimeStatus};
-use crate::daemon::state::{
+use crate::fleet::{FleetStatus, Membership, ReplicaSource};
+use crate::service::state::{
     ExportStatus, HostStatus, MemoryStatus, Origin, SettingsStatus, StoreStatus, SymbolizerStatus,
     TargetCounts, TargetState,
 };
-use crate::fleet::{FleetStatus, Membership, ReplicaSource};
 
 /// A status in which every figure is another.
 fn status() -> Status {

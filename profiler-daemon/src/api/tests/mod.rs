@@ -22,12 +22,12 @@ use tempfile::TempDir;
 
 use super::bounds::Bounds;
 use super::{Server, start_within};
-use crate::daemon::command::{
+use crate::service::command::{
     self, AttachRequest, Attached, CommandReceiver, DaemonCommand, Flush, Publisher, Refused,
 };
-use crate::daemon::recent::RecentDecisions;
-use crate::daemon::state::{DecisionEntry, Status, TargetStatus};
-use crate::daemon::status_snapshot::StatusSnapshot;
+use crate::service::recent::RecentDecisions;
+use crate::service::state::{DecisionEntry, Status, TargetStatus};
+use crate::service::status_snapshot::StatusSnapshot;
 use crate::sys::clock;
 
 /// A token.

@@ -25,8 +25,8 @@ use profile_files::store::{Export, Now, Outboxes, Tally};
 use self::plan::Plan;
 use self::sender::{Control, Orders, Sender};
 use super::journal::OncePerMinute;
-use super::state::ExportStatus;
 use super::window_writer::boot_id;
+use crate::service::state::ExportStatus;
 use crate::sys::clock;
 
 /// Part of the host's budget that all exports together may take. It is own CPU time of no target, which samples leave to them.

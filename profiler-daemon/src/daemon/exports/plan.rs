@@ -9,7 +9,7 @@ use ureq::http::{HeaderName, HeaderValue};
 
 use crate::failure::Failure;
 use crate::push::{PushAccess, PushClient, PushIdentity, PushNaming, Receiver};
-use crate::settings::{certificates, header, token};
+use crate::push::{certificates, header, token};
 
 /// Options of `push`, and the settings that stand for them here.
 const TERMS: [(&str, &str); 8] = [

@@ -7,11 +7,11 @@ use profiler_core::rate::Activity;
 use super::{LONG_ENOUGH_NS, MOST_WATCHED, Retry, Sampled, Watched};
 use crate::cgroup::Cgroup;
 use crate::daemon::flush_limiter::FlushLimiter;
-use crate::daemon::recent::RecentDecisions;
-use crate::daemon::state::TargetState;
 use crate::run::Setup;
 use crate::run::join::{self, TargetSelector};
 use crate::sampler::watch::Watch;
+use crate::service::recent::RecentDecisions;
+use crate::service::state::TargetState;
 use crate::sys::clock;
 
 impl Watched {

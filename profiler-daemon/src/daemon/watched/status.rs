@@ -2,10 +2,10 @@
 
 use profiler_core::rate::Account;
 
-use super::super::state::{TargetState, TargetStatus};
 use super::super::window_writer::StoredWindows;
 use super::{RecentDecisions, Watched};
 use crate::run::{Engine, ShareStatus, summary};
+use crate::service::state::{TargetState, TargetStatus};
 
 impl Watched {
     /// The status of the target.

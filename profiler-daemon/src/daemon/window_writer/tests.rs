@@ -6,10 +6,10 @@ use profiler_core::profile::Outcome;
 use tempfile::TempDir;
 use tokio::sync::oneshot;
 
-use super::super::command::Flush;
 use super::*;
 use crate::jit::Generated;
 use crate::objects::ObjectStore;
+use crate::service::command::Flush;
 
 const SECOND: u64 = 1_000_000_000;
 

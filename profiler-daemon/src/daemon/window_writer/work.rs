@@ -17,10 +17,10 @@ use profiler_core::profile::SymbolizedProfile;
 
 use super::{Job, LostWindow, Rules, UnnamedWindow, WriterState};
 use crate::daemon::pace::Pace;
-use crate::daemon::state::StoreStatus;
 use crate::debuginfod;
 use crate::objects::Symbols;
 use crate::run::names::{CancelFlag, Cut, symbolize_cut};
+use crate::service::state::StoreStatus;
 use crate::sys::{clock, family, memory};
 
 /// While a window waits, the thread checks this often whether the host's budget has room for it. A request for the

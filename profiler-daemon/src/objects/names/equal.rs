@@ -16,9 +16,9 @@ use rustc_hash::FxHashMap;
 use super::super::files::{HeldFile, Version};
 use super::super::object::{Content, Object};
 use super::kept::KeptNames;
-use super::print::{Key, Print, Proof, Proven};
 use super::{NameRoom, lock};
 use crate::roots::{Roots, View, is_by_build_id};
+use crate::symbol_process::print::{Key, Print, Proof, Proven};
 use crate::sys::root::Link;
 
 /// Debug files that are looked for, at most: of more (split debug information) it is not asked who has them.

@@ -22,9 +22,10 @@ use std::sync::Arc;
 use profiler_core::attach::{AttachChoice, AttachMode, GROUP_SWITCH, Observed};
 
 use super::ways::Ways;
-use super::{DecisionLog, Engine, MIN_STEP_NS};
+use super::{Engine, MIN_STEP_NS};
 use crate::cgroup::Cgroup;
 use crate::explain;
+use crate::output::DecisionLog;
 use crate::sampler::access::{Access, OpenError};
 use crate::sampler::perf::Attachment;
 use crate::sampler::session::{Counts, Session};

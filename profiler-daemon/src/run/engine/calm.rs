@@ -5,8 +5,9 @@
 
 use profiler_core::rate::{BoundBy, Decision, Dither, Reading, Reason};
 
+use super::Engine;
 use super::pace::LONGEST_STEP_S;
-use super::{DecisionLog, Engine};
+use crate::output::DecisionLog;
 use crate::sampler::perf::Attachment;
 
 /// A full step is taken at least this often (ns), and once in `SHARE_OF_RUN` of the run so far: the anytime law falls

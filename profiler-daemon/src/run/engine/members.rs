@@ -2,9 +2,10 @@
 
 use profiler_core::attach::AttachMode;
 
-use super::{DecisionLog, Engine, GENERATIONS};
+use super::{Engine, GENERATIONS};
 use crate::cgroup::Cgroup;
 use crate::explain;
+use crate::output::DecisionLog;
 use crate::sys::{clock, family, procfs};
 
 /// Time after which no other process is met until the next second (ns).

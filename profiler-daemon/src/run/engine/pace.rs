@@ -13,7 +13,8 @@
 
 use std::time::Duration;
 
-use super::{DecisionLog, Engine};
+use super::Engine;
+use crate::output::DecisionLog;
 use crate::sys::alarm::SwitchAlarm;
 use crate::sys::clock;
 

@@ -4,7 +4,8 @@ use profiler_core::attach::AttachMode;
 use profiler_core::profile::RateChange;
 use profiler_core::rate::{Account, Decision, FieldFigures, Prediction, SampleCost};
 
-use super::{DecisionLog, Engine};
+use super::Engine;
+use crate::output::DecisionLog;
 use crate::sampler::perf::ClockSettings;
 use crate::sampler::session::{Collected, Counts};
 use crate::sampler::source::Nature;

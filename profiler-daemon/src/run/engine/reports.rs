@@ -2,8 +2,9 @@
 
 use profiler_core::reports::{MappingReports, Reported};
 
-use super::{DecisionLog, Engine};
+use super::Engine;
 use crate::explain;
+use crate::output::DecisionLog;
 
 /// What was known at the last look.
 #[derive(Default)]

@@ -7,9 +7,10 @@ use std::sync::Arc;
 use profiler_core::profile::RateChange;
 use profiler_core::rate::{Account, Replicas, Spend};
 
+use super::Engine;
 use super::parts::Figures;
-use super::{DecisionLog, Engine};
 use crate::cgroup::Cgroup;
+use crate::output::DecisionLog;
 use crate::sampler::session::{Collected, Counts, Owner, Owners, Session, Share};
 use crate::sys::clock;
 

@@ -3,7 +3,8 @@
 
 use profiler_core::attach::{AttachMode, Foreseen, GROUP_SWITCH};
 
-use super::{DecisionLog, Engine};
+use super::Engine;
+use crate::output::DecisionLog;
 use crate::sampler::perf::Attachment;
 use crate::sampler::switches::Switches;
 use crate::sys::{clock, procfs};

@@ -12,9 +12,10 @@ use super::Cut;
 use crate::debuginfod::Debuginfod;
 use crate::objects::files::HeldFile;
 use crate::objects::loaded::Loaded;
-use crate::objects::names::{About, DebugFilesForAll, Equal, Found, KeptNames, Proof};
+use crate::objects::names::{About, DebugFilesForAll, Equal, Found, KeptNames};
 use crate::objects::{Content, ObjectSnapshot, Objects};
 use crate::roots::{Roots, View};
+use crate::symbol_process::print::Proof;
 use crate::symbol_process::{NotRead, OpenFiles, ReadObject, Wanted};
 
 /// Where the names of one object come from.

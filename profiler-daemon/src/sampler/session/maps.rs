@@ -6,7 +6,8 @@ use profiler_core::record::{Mapped, RawSample};
 
 use super::cut::present_weights;
 use super::{Owners, Session};
-use crate::jit::{CodePlace, is_code_without_file};
+use crate::jit::CodePlace;
+use crate::objects::is_code_without_file;
 use crate::sys::maps::MappedCode;
 use crate::sys::procfs::Child;
 use crate::sys::{clock, procfs};

@@ -6,10 +6,16 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use agent_memory::enter;
+use profiler_core::profile::Outcome;
+use profiler_core::record::{StackCopy, UserRegs};
+use profiler_core::unwind::StackUnwinder;
+use profiler_core::unwind::method::{Method, MethodChoice};
 use rustc_hash::FxHashSet;
 
 use super::new_thread;
-use crate::inject::{self, AttachedAgent, Meanwhile, Refused, ThreadList};
+use crate::inject::{self, AttachedAgent, Meanwhile, Refused, StackFollower, ThreadList};
+use crate::objects::Symbols;
+use crate::sampler::session::Session;
 use crate::sys::agent_memory::AgentMemory;
 use crate::sys::procfs::Image;
 use crate::sys::{clock, procfs};
@@ -26,6 +32,29 @@ const LOOKED_AT_AGAIN: usize = 16;
 pub(crate) struct Host {
     pub(crate) pid: u32,
     pub(crate) library: PathBuf,
+}
+
+/// Follows the stacks of one process by its unwind tables.
+struct OneProcess {
+    pid: u32,
+    session: Session,
+    unwinder: StackUnwinder,
+}
+
+/// Reads the unwind tables of a process.
+fn stacks_of(pid: u32) -> Result<Box<dyn StackFollower>, String> {
+    let symbols = Symbols::new(config::SamplingSettings::default().symbol_memory.get());
+    let mut session = Session::new(MethodChoice::fixed(Method::Dwarf), &symbols);
+    session.adopt(pid).map_err(|error| format!("cannot be looked at ({error}); start it again"))?;
+    session.objects.read_tables();
+    Ok(Box::new(OneProcess { pid, session, unwinder: StackUnwinder::default() }))
+}
+
+impl StackFollower for OneProcess {
+    fn follow(&mut self, regs: UserRegs, stack: StackCopy<'_>, frames: &mut Vec<u64>) -> Option<Outcome> {
+        let process = self.session.processes.get(self.pid)?;
+        Some(self.unwinder.unwind(process, regs, stack, frames).outcome)
+    }
 }
 
 /// The agent in a process.
@@ -99,7 +128,8 @@ impl InjectedAgent {
         self.first = procfs::threads(host.pid).into_iter().collect();
         self.threads.begin(self.first.iter().copied());
         let before = procfs::image(host.pid);
-        let AttachedAgent { memory, signal, deaf } = inject::attach(host.pid, &host.library, prepare)?;
+        let AttachedAgent { memory, signal, deaf } =
+            inject::attach(host.pid, &host.library, stacks_of, prepare)?;
         self.image = procfs::image(host.pid);
         if self.image != before {
             // It is not known which of the two programs has the agent.

@@ -16,7 +16,7 @@ const LONGEST: u64 = 64 << 20;
 type Hash = [u8; 32];
 
 /// The same for equal files, and for no others: the length, and a hash of the hashes.
-pub(super) type Key = (u64, Hash);
+pub(crate) type Key = (u64, Hash);
 
 /// What a file held when it was read.
 #[derive(Debug)]
@@ -32,7 +32,7 @@ impl Print {
     /// # Errors
     ///
     /// It cannot be read, or is too long for that.
-    pub(super) fn of(bytes: &dyn ReadAt) -> io::Result<Self> {
+    pub(crate) fn of(bytes: &dyn ReadAt) -> io::Result<Self> {
         let len = bytes.len()?;
         if len > LONGEST {
             return Err(io::ErrorKind::FileTooLarge.into());
@@ -56,7 +56,7 @@ impl Print {
     }
 
     /// What tells equal files from others.
-    pub(super) fn key(&self) -> Key {
+    pub(crate) fn key(&self) -> Key {
         (self.len, self.whole)
     }
 }

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::state::DecisionEntry;
-use crate::run::{DecisionLine, DecisionLog};
+use crate::output::{DecisionLine, DecisionLog};
 use crate::sys::clock;
 
 /// Decisions that are remembered: half a minute of them while nothing changes.
