@@ -1,5 +1,5 @@
 use clap::{CommandFactory, Parser};
-use config::SamplingSettings;
+use config::{SamplingSettings, Unwind};
 use profile_files::{FOLDED, FORMATS, Format, TABLE};
 
 use super::*;
@@ -7,7 +7,6 @@ use crate::cli::Cli;
 use crate::ctl::CtlQuery;
 use crate::failure::Failure;
 use crate::report::ReportSource;
-use config::Unwind;
 
 fn typed(line: &str) -> Result<Job> {
     let cli = Cli::try_parse_from(std::iter::once("sweetspot").chain(line.split_whitespace()))?;

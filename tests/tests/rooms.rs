@@ -1,4 +1,4 @@
-//! Who may import whom: the crates of the workspace, and the rooms of the program from the bottom up. Nothing
+//! Which imports are allowed: between the crates of the workspace, and between the rooms of the program, from the bottom up. Nothing
 //! points up, so there are no circles.
 
 use std::collections::{BTreeMap, BTreeSet};

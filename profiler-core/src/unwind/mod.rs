@@ -441,8 +441,8 @@ impl StackUnwinder {
     }
 }
 
-/// Whether the caller takes all registers, or a search of the stack: where the tables have a rule that the library does not
-/// know, and at the beginning of a function without one, whose frame pointer may not be set up yet.
+/// Whether finding the caller takes all registers, or a search of the stack: for a rule that the library does not follow, and
+/// in an innermost frame without a rule, since its function may not have set up its frame pointer yet.
 fn needs_all(space: &AddressSpace, known: Known, at: FrameAddress) -> bool {
     let address = at.address_for_lookup();
     match known {

@@ -1,4 +1,4 @@
-//! What is asked of the daemon.
+//! Requests to the daemon, as the command line states them.
 
 use std::path::PathBuf;
 use std::time::Duration;

@@ -65,8 +65,7 @@ use crate::discovery::{Discovery, TargetId};
 use crate::fleet::{self as fleets, Fleet};
 use crate::objects::Symbols;
 use crate::run::{self, Engine, Setup};
-use crate::service::command;
-use crate::service::command::{CommandReceiver, DaemonCommand, Publisher};
+use crate::service::command::{self, CommandReceiver, DaemonCommand, Publisher};
 use crate::service::recent::RecentDecisions;
 use crate::sys::{clock, limits, memory, priority, procfs};
 
@@ -164,7 +163,7 @@ struct Accounts {
     ledger: Ledger,
 }
 
-/// What others learn of the daemon: clients, the service manager, and whoever looks back.
+/// What the daemon tells others: its clients, the service manager and the log.
 struct Reporting {
     server: Server,
     publisher: Publisher,

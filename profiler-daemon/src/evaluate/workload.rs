@@ -6,9 +6,8 @@ use std::path::PathBuf;
 
 use anyhow::{Context, Result};
 
-use super::Role;
 use super::design::{FUNCTIONS, Shape};
-use super::turns;
+use super::turns::{self, Role};
 use crate::sys::affinity;
 
 /// Be a program of known shares.

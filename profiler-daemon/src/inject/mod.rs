@@ -74,7 +74,7 @@ pub(crate) trait StackFollower {
     fn follow(&mut self, regs: UserRegs, stack: StackCopy<'_>, frames: &mut Vec<u64>) -> Option<Outcome>;
 }
 
-/// Reads what it takes to follow the stacks of a process, or says what it is that cannot be.
+/// Prepares to follow the stacks of the process with this id. The error completes a sentence that begins with the process.
 pub(crate) type FollowStacks = fn(u32) -> Result<Box<dyn StackFollower>, String>;
 
 /// Has a process sampled by the agent in `library`, which is loaded into it if it is not there yet; `prepare` is given the memory

@@ -66,20 +66,11 @@ impl TracedProcess {
             while Instant::now() < until {
                 // Whoever has come late stands still until he is looked at.
                 let tried = match stragglers.next_come() {
-                    Some((tid, tracee)) => self.try_stopped(
-                        tracee,
-                        tid,
-                        task,
-                        follower.as_deref_mut().map(|follower| follower as &mut dyn StackFollower),
-                        spares_handlers,
-                    ),
+                    Some((tid, tracee)) => {
+                        self.try_stopped(tracee, tid, task, follower.as_deref_mut(), spares_handlers)
+                    }
                     None => match candidates.find(|&tid| !stragglers.has(tid)) {
-                        Some(tid) => self.try_thread(
-                            tid,
-                            task,
-                            follower.as_deref_mut().map(|follower| follower as &mut dyn StackFollower),
-                            spares_handlers,
-                        ),
+                        Some(tid) => self.try_thread(tid, task, follower.as_deref_mut(), spares_handlers),
                         None => break,
                     },
                 };
@@ -124,7 +115,7 @@ impl TracedProcess {
         &self,
         tid: u32,
         task: ThreadTask,
-        follower: Option<&mut dyn StackFollower>,
+        follower: Option<&mut (dyn StackFollower + 'static)>,
         spares_handlers: bool,
     ) -> Result<HijackedThread<'_>, Try> {
         if is_asleep_for_good(self.pid, tid) {
@@ -150,7 +141,7 @@ impl TracedProcess {
         tracee: Tracee,
         tid: u32,
         task: ThreadTask,
-        follower: Option<&mut dyn StackFollower>,
+        follower: Option<&mut (dyn StackFollower + 'static)>,
         spares_handlers: bool,
     ) -> Result<HijackedThread<'_>, Try> {
         let registers = tracee.registers()?;
@@ -171,7 +162,7 @@ impl TracedProcess {
         tracee: &Tracee,
         tid: u32,
         task: ThreadTask,
-        follower: Option<&mut dyn StackFollower>,
+        follower: Option<&mut (dyn StackFollower + 'static)>,
         spares_handlers: bool,
         registers: &user_regs_struct,
     ) -> Result<(), Try> {

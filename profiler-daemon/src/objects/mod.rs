@@ -50,8 +50,9 @@ pub(crate) use self::object::{Content, Missing, Object, ObjectSnapshot};
 use self::object::{Entry, note_place};
 pub(crate) use self::symbols::Symbols;
 use crate::roots::Roots;
+use crate::symbol_process;
 use crate::symbol_process::SymbolProcess;
-use crate::sys::{clock, limits, procfs};
+use crate::sys::{clock, procfs};
 
 /// How the vDSO is named in mappings.
 const VDSO: &str = "[vdso]";
@@ -122,7 +123,7 @@ impl ObjectStore {
             free: Vec::new(),
             ids: FxHashMap::default(),
             by_code: FxHashMap::default(),
-            files: OpenFiles::new(roots.clone(), limits::object_files()),
+            files: OpenFiles::new(roots.clone(), symbol_process::object_files()),
             roots,
             names,
             kernel,

@@ -22,8 +22,8 @@ pub(crate) use self::kept::KeptNames;
 use super::files::Code;
 use super::loaded::Loaded;
 use super::memory::SymbolMemory;
+use crate::symbol_process;
 use crate::sys::clock;
-use crate::sys::limits;
 
 /// When there is no room, so much of it is made at least, as a part of all.
 const AT_ONCE: u64 = 16;
@@ -120,7 +120,7 @@ pub(crate) struct About {
 
 impl NameRoom {
     pub(super) fn new(memory: SymbolMemory) -> Self {
-        Self::for_at_most(limits::object_files(), memory)
+        Self::for_at_most(symbol_process::object_files(), memory)
     }
 
     fn for_at_most(most_loaded: usize, memory: SymbolMemory) -> Self {

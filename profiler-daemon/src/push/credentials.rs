@@ -1,4 +1,4 @@
-//! What a request shows to be let in, and whom it trusts. No error shows a header or a token.
+//! Headers, tokens and certificates of requests to a backend. No error shows a header or a token.
 
 use std::fs::File;
 use std::io::{ErrorKind, Read};

@@ -40,8 +40,16 @@ use self::print::{Print, Proof};
 use self::running::{Broken, NotStarted, Patience, Question, Running, SymbolizerProgram};
 pub(crate) use self::serve::run;
 pub(crate) use self::unchanged::Unchanged;
-use crate::sys::clock;
 use crate::sys::confine::Bounds;
+use crate::sys::{clock, limits};
+
+/// Of the descriptors that this process may have, so large a part may be files of objects, for each sampler.
+const PART_OPEN: u64 = 64;
+
+/// The most files that are kept open for objects.
+pub(crate) fn object_files() -> usize {
+    (limits::open_files() / PART_OPEN).clamp(64, 1024) as usize
+}
 
 /// Address space beside what symbols may take: the program, stacks, and what is read on its way (bytes).
 const ADDRESSES_BESIDE: u64 = 512 << 20;
@@ -569,7 +577,7 @@ fn nonsense() -> Broken {
 
 fn bounds(most_bytes: u64) -> Bounds {
     let address_bytes = most_bytes.saturating_mul(2).saturating_add(ADDRESSES_BESIDE);
-    let files = FILES_EACH * crate::sys::limits::object_files() as u64 + FILES_BESIDE;
+    let files = FILES_EACH * object_files() as u64 + FILES_BESIDE;
     Bounds { address_bytes, cpu_s: MOST_CPU_S, files }
 }
 

@@ -91,15 +91,6 @@ pub(crate) fn max_call_chain() -> usize {
     read.and_then(|limit| limit.trim().parse().ok()).unwrap_or(127)
 }
 
-/// Of the descriptors that this process may have, so large a part may be files of one target's objects, or of the objects of all targets
-/// that share a sampler.
-const PART_OPEN: u64 = 64;
-
-/// Files that may be open for objects, or objects that may hold some: as many as the limit of this process lets.
-pub(crate) fn object_files() -> usize {
-    (open_files() / PART_OPEN).clamp(64, 1024) as usize
-}
-
 #[cfg(test)]
 mod tests {
     use super::cpu_range;

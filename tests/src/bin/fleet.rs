@@ -295,7 +295,7 @@ fn report(found: &Found) -> Result<()> {
             "told",
             "decided (1/s)",
             "bound by",
-            "of it not for replicas",
+            "law, replicas aside",
         ]
         .map(str::to_owned)
         .to_vec(),

@@ -211,8 +211,8 @@ fn rates_from_json(text: &str) -> Vec<RateChange> {
     changes.into_iter().map(change).collect()
 }
 
-/// The run as its summary line states it. A key that is missing (an older version wrote the file), or whose value is none (a
-/// figure that was not a number is `null`), keeps its default.
+/// The run as its summary line states it. Older versions wrote fewer keys, and a figure that is not a number is written as
+/// `null`: a key that is missing, or whose value does not fit, keeps its default.
 fn run_from_json(text: &str) -> Option<Run> {
     let keys: Map<String, Value> = serde_json::from_str(text).ok()?;
     let is_readable = |(key, value): &(String, Value)| {
