@@ -9,6 +9,9 @@ use crate::sys::clock;
 
 /// Most known processes: fewer live at a time.
 const MOST: usize = 1 << 17;
+/// Up to so many clocks are all read at each look: .1 ms of own CPU time. A process with few samples is then known until shortly before its
+/// end.
+const FEW: usize = 256;
 
 /// What is known of one.
 #[derive(Clone, Copy, Debug, Default)]
@@ -111,8 +114,10 @@ impl ProcessClocks {
         self.clocks.remove(&pid);
     }
 
-    /// By how much each process that was sampled since the last time, or each of all, used more than its samples stand for (ns).
+    /// By how much each process that was sampled since the last time, or each of all (`is_each`, or if there are few), used more than its
+    /// samples stand for (ns).
     pub(super) fn read(&mut self, is_each: bool) -> Vec<(u32, f64)> {
+        let is_each = is_each || self.clocks.len() <= FEW;
         let is_asked = |clock: &ProcessClock| !clock.is_waiting && (is_each || clock.sampled_ns > 0.0);
         let asked = self.clocks.iter_mut().filter(|(_, clock)| is_asked(clock));
         asked.filter_map(|(pid, clock)| Some((*pid, clock.read(*pid)?))).collect()

@@ -216,6 +216,9 @@ fn the_time_of_a_process_that_lives_is_the_kernels() {
     let (_, cpu_ms) = host.of(PYTHONS);
     let at_most_ms = (clock::self_cpu_ns() - before_ns) as f64 / 1e6;
     assert!((29.9..=at_most_ms).contains(&cpu_ms), "{cpu_ms} of {at_most_ms}");
-    host.owners.read_clocks(false); // it was not sampled since
-    assert_eq!(host.of(PYTHONS).1, cpu_ms);
+    while clock::self_cpu_ns() < before_ns + 60 * MS {
+        std::hint::spin_loop();
+    }
+    host.owners.read_clocks(false); // it was not sampled since, but there are few
+    assert!(host.of(PYTHONS).1 > cpu_ms);
 }
