@@ -35,9 +35,9 @@
 
 /// Part of the rate that a target would have alone that it keeps, whatever the others need.
 const FLOOR: f64 = 0.1;
-/// How much a grant may exceed what the law and the slowdown ask for now: that is known to some percent, and an exact
-/// grant would limit the rate now and then.
-const HEADROOM: f64 = 1.25;
+/// How much a grant may exceed what the law and the slowdown ask for now, where the budget has room: load and costs change from second to
+/// second, and a grant that is only just enough would limit the rate whenever they grow.
+const MOST_HEADROOM: f64 = 4.0;
 /// Ages in whole seconds that an unfinished ten-second window can have: 1 to 9.
 pub const AGES: usize = 9;
 /// Steps of the search: each halves the interval of the price's logarithm, which is 100 wide at most.
@@ -100,7 +100,7 @@ impl Default for Demand {
 pub struct Share {
     /// The rate that it is for (samples per CPU-second).
     pub rate_hz: f64,
-    /// What everything that it costs may take (share of its CPU time).
+    /// What everything that it costs may take (share of its CPU time): more than that rate does, where the budget has room.
     pub granted_ratio: f64,
 }
 
@@ -143,12 +143,11 @@ impl Claim {
         Claim { gain, bias, per_hz_cpus, floor_hz: FLOOR * most_hz, most_hz }
     }
 
-    /// λ(μ) (samples per CPU-second). The rate includes [`HEADROOM`] only at price 0 (every target has enough), or
-    /// where samples cost nothing.
+    /// λ(μ) (samples per CPU-second).
     fn rate_hz(&self, price: f64) -> f64 {
         let costs = self.bias + price * self.per_hz_cpus;
         if price == 0.0 || costs == 0.0 {
-            return (HEADROOM * self.most_hz).min(f64::MAX);
+            return self.most_hz;
         }
         two_thirds_power(self.gain / costs).clamp(self.floor_hz, self.most_hz)
     }
@@ -176,7 +175,15 @@ pub fn share(demands: &[Demand], host_cpus: f64) -> Shares {
         return shares(demands, &claims, fixed, f64::INFINITY, |claim| part * claim.floor_hz);
     }
     let price = price(&claims, left);
-    shares(demands, &claims, fixed, price, |claim| claim.rate_hz(price))
+    let mut shares = shares(demands, &claims, fixed, price, |claim| claim.rate_hz(price));
+    if price == 0.0 {
+        let headroom = (amount(host_cpus) / shares.spent_cpus).clamp(1.0, MOST_HEADROOM);
+        shares
+            .of
+            .iter_mut()
+            .for_each(|share| share.granted_ratio = (headroom * share.granted_ratio).min(f64::MAX));
+    }
+    shares
 }
 
 fn spent(claims: &[Claim], rate_hz: impl Fn(&Claim) -> f64) -> f64 {

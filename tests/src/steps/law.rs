@@ -13,6 +13,8 @@ const SPREAD: f64 = 2.645_751;
 const HORIZON_S: f64 = 1.0;
 /// Controllers aim at this share of a budget.
 const MARGIN: f64 = 0.9;
+/// Standard errors between a cost and its upper bound, as the controller has it.
+const UPPER_SE: f64 = 2.0;
 /// Fewest CPUs that the cost of a target is divided by.
 const FLOOR_CPUS: f64 = 0.1;
 
@@ -41,12 +43,17 @@ pub fn rates_hz(
 fn demand(seen: &Seen<'_>) -> Result<Demand> {
     let figure = |key: &str| seen.decision[key].as_f64().with_context(|| format!("no {key} in a decision"));
     let counted_cpus = seen.busy_cpus.max(FLOOR_CPUS);
+    // A budget is held with the upper bound of a cost, since the cost is known to some percent only; and what is no sample's, like
+    // switches between threads, takes its part of it first.
+    let overhead_us = figure("overhead_us")?;
+    let target_us = overhead_us + UPPER_SE * figure("overhead_se_us")?;
+    let other_ratio = (figure("slowdown_ratio")? - 1e-6 * overhead_us * figure("rate_hz")?).max(0.0);
     Ok(Demand {
-        slowdown_ratio: MARGIN * seen.budget_ratio,
+        slowdown_ratio: (MARGIN * seen.budget_ratio - other_ratio).max(0.0),
         busy_cpus: seen.busy_cpus,
         counted_cpus,
         sample_s: figure("total_hi_us")? * 1e-6,
-        target_s: figure("overhead_us")? * 1e-6,
+        target_s: target_us * 1e-6,
         fixed_cpus: figure("fixed_ratio")? * counted_cpus,
         error: 2.0 * Criterion::default().r() * SPREAD / HORIZON_S.sqrt(),
         ..Demand::default()
