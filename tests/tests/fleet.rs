@@ -115,17 +115,16 @@ fn targets_are_sampled_as_one_of_as_many_replicas_as_prometheus_knows() -> Resul
     let (apart, _apart) = busy(&folder, "fleet-apart")?;
     let (lonely, _lonely) = busy(&folder, "fleet-lonely")?;
     // Budgets that leave the rate to the law.
-    let daemon = Daemon::start(
-        5,
-        &format!(
-            "[budget]\nhost = \"30%\"\ntarget = \"30%\"\n[sampling]\nhorizon = \"600s\"\n\
-             [fleet]\nprometheus = \"http://{}\"\ntoken_file = {token:?}\n\
+    let fleet = format!("[fleet]\nprometheus = \"http://{}\"\ntoken_file = {token:?}\n", prometheus.address);
+    let settings = |fleet: &str| {
+        format!(
+            "[budget]\nhost = \"30%\"\ntarget = \"30%\"\n[sampling]\nhorizon = \"600s\"\n{fleet}\
              [[target]]\nname = \"shared\"\nexecutable = {shared:?}\n\
              [[target]]\nname = \"apart\"\nexecutable = {apart:?}\nhorizon = \"601s\"\n\
-             [[target]]\nname = \"lonely\"\nexecutable = {lonely:?}\nhorizon = \"602s\"\n",
-            prometheus.address
-        ),
-    )?;
+             [[target]]\nname = \"lonely\"\nexecutable = {lonely:?}\nhorizon = \"602s\"\n"
+        )
+    };
+    let daemon = Daemon::start(5, &settings(&fleet))?;
     // Before the first answer each is a fleet of one.
     let started = Instant::now();
     let mut before = Vec::new();
@@ -182,5 +181,14 @@ fn targets_are_sampled_as_one_of_as_many_replicas_as_prometheus_knows() -> Resul
     );
     let decisions = daemon.ctl(&["decisions", "apart"])?.expect_status(0)?.stdout;
     ensure!(decisions.contains("\nnow one of "), "{decisions}");
+    // Without a fleet in the settings each is alone again.
+    daemon.write_settings(5, &settings(""))?;
+    daemon.ctl(&["reload"])?.expect_status(0)?;
+    for name in ["apart", "shared"] {
+        wait_for(
+            &format!("{name} alone"),
+            || Ok(number(&last_decision(&daemon, name)?, "replicas")? == 1.0),
+        )?;
+    }
     Ok(())
 }

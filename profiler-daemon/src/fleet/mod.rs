@@ -145,6 +145,8 @@ pub(crate) struct Fleet {
     taken: u64,
     /// Whether the settings configure a fleet.
     is_asked_for: bool,
+    /// Whether they did until now, and the samplers don't know yet that they no longer do.
+    is_left: bool,
     /// Whether it was logged that targets are fleets of one.
     is_told: bool,
 }
@@ -158,7 +160,8 @@ impl Fleet {
         began_ns: u64,
     ) {
         let says = settings.targets.iter().any(|target| target.replicas.is_some());
-        self.is_asked_for = says || client.is_some();
+        let was_asked_for = std::mem::replace(&mut self.is_asked_for, says || client.is_some());
+        self.is_left = (was_asked_for || self.is_left) && !self.is_asked_for;
         self.label.clone_from(&settings.fleet.label);
         self.is_told = false;
         let is_same = match (&self.client, &client) {
@@ -198,12 +201,13 @@ impl Fleet {
 
     /// Whether any target may have replicas, or had some until now.
     pub(crate) fn is_in_use(&self) -> bool {
-        self.is_asked_for || !self.members.is_empty()
+        self.is_asked_for || self.is_left
     }
 
     /// Takes in the targets and their CPU time so far; once a second.
     pub(crate) fn observe(&mut self, now_ns: u64, targets: &[FleetTarget<'_>]) {
         if !self.is_asked_for {
+            self.is_left = false;
             self.usages = Usages::default(); // nothing is read until there is a fleet again
             return self.members.clear();
         }

@@ -144,6 +144,8 @@ fn without_a_word_in_the_settings_there_is_no_fleet() {
     host.answer(&[("web", 6.0)]);
     host.fleet.adopt(None, &DaemonSettings::default(), 0);
     assert!(host.fleet.status().is_none());
+    // The samplers are still to be told.
+    assert!(host.fleet.is_in_use() && host.fleet.replicas("web") == Replicas::ONE);
     host.fleet.observe(host.now_s * SECOND_NS, &[]);
     assert!(!host.fleet.is_in_use() && host.fleet.replicas("web") == Replicas::ONE);
     // The settings alone can say it.
