@@ -20,31 +20,38 @@
 //!
 //! x/3 for long visits. As λ* grows with the cube root of the variance, it is λ·(v + x·v′)^(1/3), solved for λ.
 //!
-//! τ is read off neighbours: of pairs of samples that followed each other on a thread, (1 − e^(−x))·(1 − Σp²) are in different
-//! functions.
+//! τ is read off neighbours: of pairs of samples that followed each other on a thread at a distance h, (1 − e^(−h/τ))·(1 − Σp²) are in
+//! different functions. The distances differ, since the rate does, and the mean of e^(−h/τ) is not that of the mean distance: so τ is the one
+//! that makes the sum over all pairs the number of changes that were seen.
 
 use rustc_hash::FxHashMap;
 
-/// Pairs of consecutive samples on a thread.
+/// Classes of distances: the largest are four times the next, from 4 ns to a second and more.
+const CLASSES: usize = 16;
+
+/// Pairs of consecutive samples on a thread, by the CPU time between them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Neighbours {
-    /// Number of pairs.
-    pub pairs: u64,
+    /// Number of pairs of each class, and the CPU time between them, of all together (ns).
+    pairs: [u64; CLASSES],
+    gaps_ns: [u64; CLASSES],
     /// Number of pairs in different functions.
-    pub changes: u64,
-    /// CPU time between them, of all together (ns).
-    pub gaps_ns: u64,
+    changes: u64,
 }
 
 impl Neighbours {
     /// A sample came `gap_ns` of CPU time after the one before it on its thread.
     pub fn add(&mut self, has_changed: bool, gap_ns: u64) {
-        self.pairs += 1;
+        let class = (gap_ns.max(1).ilog2() as usize / 2).min(CLASSES - 1);
+        self.pairs[class] += 1;
+        self.gaps_ns[class] = self.gaps_ns[class].saturating_add(gap_ns);
         self.changes += u64::from(has_changed);
-        self.gaps_ns = self.gaps_ns.saturating_add(gap_ns);
     }
 }
 
+/// Steps until 1/τ is known to this part of it, at most so many.
+const TOLERANCE: f64 = 1e-3;
+const NEWTON_STEPS: usize = 30;
 /// The last sample of this many threads is remembered.
 const MAX_THREADS: usize = 1 << 16;
 
@@ -81,25 +88,27 @@ impl ThreadVisits {
 /// Recent results from pairs of neighbours.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Visits {
-    pairs: f64,
+    /// Of each class of distances, as in [`Neighbours`].
+    pairs: [f64; CLASSES],
+    gaps_s: [f64; CLASSES],
     changes: f64,
     /// Changes in earlier phases, each divided by the variety then.
     settled: f64,
-    gaps_s: f64,
 }
 
 impl Visits {
     pub(super) fn observe(&mut self, neighbours: &Neighbours) {
-        self.pairs += neighbours.pairs as f64;
-        self.changes += neighbours.changes.min(neighbours.pairs) as f64;
-        self.gaps_s += neighbours.gaps_ns as f64 * 1e-9;
+        for class in 0..CLASSES {
+            self.pairs[class] += neighbours.pairs[class] as f64;
+            self.gaps_s[class] += neighbours.gaps_ns[class] as f64 * 1e-9;
+        }
+        self.changes += neighbours.changes as f64;
     }
 
     /// Multiplies the weight of what was seen so far by `keep`.
     pub(super) fn forget(&mut self, keep: f64) {
-        for sum in [&mut self.pairs, &mut self.changes, &mut self.settled, &mut self.gaps_s] {
-            *sum *= keep;
-        }
+        let sums = self.pairs.iter_mut().chain(&mut self.gaps_s);
+        sums.chain([&mut self.changes, &mut self.settled]).for_each(|sum| *sum *= keep);
     }
 
     /// The shares are others from now on: the changes so far happened at this `variety`.
@@ -113,8 +122,31 @@ impl Visits {
     pub(super) fn memory_s(&self, variety: f64) -> f64 {
         // An upper bound for the true number of changes, by the Poisson distribution.
         let changes = self.changes + 1.0 + (self.changes + 1.0).sqrt();
-        let changed = (self.settled + changes / variety) / self.pairs;
-        if changed < 1.0 { self.gaps_s / self.pairs / -(-changed).ln_1p() } else { 0.0 }
+        let parted = self.settled + changes / variety;
+        let (pairs, gaps_s): (f64, f64) = (self.pairs.iter().sum(), self.gaps_s.iter().sum());
+        if !(parted < pairs && gaps_s > 0.0) {
+            return 0.0;
+        }
+        // Were all distances their mean, 1/τ would be this. It is more, and Newton's steps on a concave function come from below.
+        let mut per_s = -(-parted / pairs).ln_1p() * pairs / gaps_s;
+        for _ in 0..NEWTON_STEPS {
+            let (found, slope) = self.parted(per_s);
+            let step = (parted - found) / slope;
+            if !(step > TOLERANCE * per_s) {
+                break;
+            }
+            per_s += step;
+        }
+        per_s.recip()
+    }
+
+    /// How many pairs a memory of `1/per_s` parts, and how many more for one `1/s` more.
+    fn parted(&self, per_s: f64) -> (f64, f64) {
+        let classes = self.pairs.iter().zip(&self.gaps_s).filter(|(pairs, _)| **pairs > 0.0);
+        classes.fold((0.0, 0.0), |(sum, slope), (pairs, gaps_s)| {
+            let exponent = per_s * gaps_s / pairs;
+            (sum - pairs * (-exponent).exp_m1(), slope + gaps_s * (-exponent).exp())
+        })
     }
 }
 
@@ -159,6 +191,13 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+
+    fn neighbours(pairs: u64, changes: u64, gap_ns: u64) -> Neighbours {
+        let mut all = Neighbours { changes, ..Neighbours::default() };
+        let class = (gap_ns.max(1).ilog2() as usize / 2).min(CLASSES - 1);
+        (all.pairs[class], all.gaps_ns[class]) = (pairs, pairs.saturating_mul(gap_ns));
+        all
+    }
 
     /// A program of two functions, in the first with a probability of `p` at each visit.
     struct Program {
@@ -230,12 +269,25 @@ mod tests {
         assert_eq!(Visits::default().memory_s(variety), 0.0);
         let of = |pairs, changes| {
             let mut visits = Visits::default();
-            visits.observe(&Neighbours { pairs, changes, gaps_ns: pairs * 1_000_000 });
+            visits.observe(&neighbours(pairs, changes, 1_000_000));
             visits.memory_s(variety)
         };
         assert_eq!((of(2, 0), of(1_000, 700), of(1_000, 690)), (0.0, 0.0, 0.0));
         assert!((0.02..0.05).contains(&of(100, 0)) && of(10_000, 0) > 3.0);
         assert_eq!(of(0, 0), 0.0);
+    }
+
+    /// A rate that a budget holds back now and then has samples at two distances.
+    #[test]
+    fn distances_that_differ_are_not_taken_for_their_mean() {
+        let (memory_s, variety) = (0.005_f64, 0.8);
+        let mut visits = Visits::default();
+        for (pairs, gap_ns) in [(50_000_u64, 2_000_000_u64), (18_000, 125_000_000)] {
+            let changed = variety * (1.0 - (-(gap_ns as f64) * 1e-9 / memory_s).exp());
+            visits.observe(&neighbours(pairs, (pairs as f64 * changed) as u64, gap_ns));
+        }
+        let read_s = visits.memory_s(variety);
+        assert!((0.9..1.001).contains(&(read_s / memory_s)), "{read_s}");
     }
 
     /// The rate that the ratio leads to is the one with the least of v/λ and the cost of λ, which grows as λ².
@@ -256,13 +308,14 @@ mod tests {
         #[test]
         fn hostile_figures_do_no_harm(
             hz in any::<f64>(), memory_s in any::<f64>(), period_s in any::<f64>(), pairs in any::<u64>(), changes in any::<u64>(),
-            gaps_ns in any::<u64>(), variety in any::<f64>(),
+            gap_ns in any::<u64>(), variety in any::<f64>(),
         ) {
             let ratio = ratio_at_optimum(hz, memory_s);
             prop_assert!((0.0..=1.0).contains(&ratio), "{ratio}");
             let _ = variance_ratio(period_s, memory_s);
             let mut visits = Visits::default();
-            visits.observe(&Neighbours { pairs, changes, gaps_ns });
+            visits.observe(&neighbours(pairs, changes, gap_ns));
+            visits.observe(&neighbours(changes, pairs, gap_ns >> 9));
             let memory_s = visits.memory_s(variety);
             let ratio = ratio_at_optimum(500.0, memory_s);
             prop_assert!((0.0..=1.0).contains(&ratio), "{ratio} of {memory_s}");
