@@ -132,7 +132,7 @@ impl Visits {
         for _ in 0..NEWTON_STEPS {
             let (found, slope) = self.parted(per_s);
             let step = (parted - found) / slope;
-            if !(step > TOLERANCE * per_s) {
+            if step.is_nan() || step <= TOLERANCE * per_s {
                 break;
             }
             per_s += step;
