@@ -16,7 +16,7 @@ use crate::sys::family;
 pub(crate) enum Target {
     /// These.
     Pids(Vec<u32>),
-    /// Those whose command name or program file name matches.
+    /// Processes whose command name or program file name matches.
     Name(Regex),
     /// Those in a control group, by its path or its folder's.
     Cgroup(PathBuf),

@@ -177,7 +177,8 @@ pub fn share(demands: &[Demand], host_cpus: f64) -> Shares {
     let price = price(&claims, left);
     let mut shares = shares(demands, &claims, fixed, price, |claim| claim.rate_hz(price));
     if price == 0.0 {
-        let headroom = (amount(host_cpus) / shares.spent_cpus).clamp(1.0, MOST_HEADROOM);
+        let headroom =
+            (amount(host_cpus) / shares.spent_cpus.max(f64::MIN_POSITIVE)).clamp(1.0, MOST_HEADROOM);
         shares
             .of
             .iter_mut()

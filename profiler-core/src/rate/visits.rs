@@ -26,7 +26,7 @@
 
 use rustc_hash::FxHashMap;
 
-/// Classes of distances: the largest are four times the next, from 4 ns to a second and more.
+/// Classes of distances: those of class k are from 4^k to 4^(k+1) ns long, and those of the last from 1.07 s on.
 const CLASSES: usize = 16;
 
 /// Pairs of consecutive samples on a thread, by the CPU time between them.
@@ -42,15 +42,20 @@ pub struct Neighbours {
 impl Neighbours {
     /// A sample came `gap_ns` of CPU time after the one before it on its thread.
     pub fn add(&mut self, has_changed: bool, gap_ns: u64) {
-        let class = (gap_ns.max(1).ilog2() as usize / 2).min(CLASSES - 1);
+        let class = class_of(gap_ns);
         self.pairs[class] += 1;
         self.gaps_ns[class] = self.gaps_ns[class].saturating_add(gap_ns);
         self.changes += u64::from(has_changed);
     }
 }
 
-/// Steps until 1/τ is known to this part of it, at most so many.
+fn class_of(gap_ns: u64) -> usize {
+    (gap_ns.max(1).ilog2() as usize / 2).min(CLASSES - 1)
+}
+
+/// 1/τ is computed to this part of it.
 const TOLERANCE: f64 = 1e-3;
+/// Most steps that this takes; six are usual.
 const NEWTON_STEPS: usize = 30;
 /// The last sample of this many threads is remembered.
 const MAX_THREADS: usize = 1 << 16;
@@ -127,7 +132,8 @@ impl Visits {
         if !(parted < pairs && gaps_s > 0.0) {
             return 0.0;
         }
-        // Were all distances their mean, 1/τ would be this. It is more, and Newton's steps on a concave function come from below.
+        // If all distances were equal, 1/τ would be this. As they differ it is larger, and Newton's method approaches it from below, since the
+        // function is concave.
         let mut per_s = -(-parted / pairs).ln_1p() * pairs / gaps_s;
         for _ in 0..NEWTON_STEPS {
             let (found, slope) = self.parted(per_s);
@@ -194,7 +200,7 @@ mod tests {
 
     fn neighbours(pairs: u64, changes: u64, gap_ns: u64) -> Neighbours {
         let mut all = Neighbours { changes, ..Neighbours::default() };
-        let class = (gap_ns.max(1).ilog2() as usize / 2).min(CLASSES - 1);
+        let class = class_of(gap_ns);
         (all.pairs[class], all.gaps_ns[class]) = (pairs, pairs.saturating_mul(gap_ns));
         all
     }

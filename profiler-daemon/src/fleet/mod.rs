@@ -145,7 +145,7 @@ pub(crate) struct Fleet {
     taken: u64,
     /// Whether the settings configure a fleet.
     is_asked_for: bool,
-    /// Whether they did until now, and the samplers don't know yet that they no longer do.
+    /// Whether the fleet was removed from the settings, and the samplers still use its replicas.
     is_left: bool,
     /// Whether it was logged that targets are fleets of one.
     is_told: bool,

@@ -17,7 +17,7 @@ pub(crate) struct PlanJob {
     pub(crate) overhead: Span,
     /// v, the variance of the samples over that of independent ones; between 0.000001 and 1,000.
     pub(crate) variance_ratio: f64,
-    /// R, the replicas whose profiles are read as one; 1 for one alone.
+    /// R: number of replicas whose profiles are read as one; 1 if there is a single one.
     pub(crate) replicas: u32,
     /// The error to make smallest.
     pub(crate) criterion: Criterion,

@@ -89,7 +89,7 @@ pub(crate) fn certificates(path: &Path) -> Result<Vec<Certificate<'static>>> {
 fn whole(path: &Path, most: u64) -> Result<Vec<u8>> {
     let shown = path.display();
     let cannot = |error: std::io::Error| {
-        let text = format!("{shown} cannot be read ({error}); check its name and who may read it");
+        let text = format!("{shown} cannot be read ({error}); check its path and permissions");
         match error.kind() {
             ErrorKind::PermissionDenied => Failure::NotPermitted(text).into(),
             _ => anyhow!(text),

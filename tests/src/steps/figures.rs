@@ -43,6 +43,8 @@ pub struct TargetFigures {
     pub granted_ratio: f64,
     /// Samples per CPU-second towards the end of the phase.
     pub rate_hz: f64,
+    /// What switches and records that are no samples cost then.
+    pub events_ratio: f64,
 }
 
 /// All targets and the daemon in a phase. Ratios are to the CPU time of all CPUs.
@@ -104,6 +106,7 @@ impl<'s> Figures<'s> {
             own_ratio: of_target(own_s),
             granted_ratio: last.targets.get(&number).context("it was no target")?.granted_ratio,
             rate_hz: rate(|said| said.samples) / rate(|said| said.cpu_s).max(1e-9),
+            events_ratio: rate(|said| said.events_s) / rate(|said| said.cpu_s).max(1e-9),
         })
     }
 

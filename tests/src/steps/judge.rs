@@ -71,7 +71,8 @@ pub fn find(scenario: &Scenario, show: &Show) -> Result<Found> {
             let decision = &show.phases[at].decisions[&target.number].last();
             let decision = decision.unwrap_or(&Value::Null);
             let budget_ratio = scenario.cast[target.number].budget_ratio;
-            (target.number, Seen { budget_ratio, busy_cpus: target.busy_cpus, decision })
+            let TargetFigures { busy_cpus, events_ratio, .. } = *target;
+            (target.number, Seen { budget_ratio, busy_cpus, events_ratio, decision })
         };
         let law_hz = rates_hz(
             &targets.iter().map(seen).collect(),

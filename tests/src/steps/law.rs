@@ -25,6 +25,8 @@ pub struct Seen<'d> {
     pub budget_ratio: f64,
     /// CPUs that it kept busy, by its own clock.
     pub busy_cpus: f64,
+    /// What switches and records that are no samples cost (ratio of its CPU time).
+    pub events_ratio: f64,
     /// The controller's last estimate of its costs.
     pub decision: &'d Value,
 }
@@ -43,13 +45,11 @@ pub fn rates_hz(
 fn demand(seen: &Seen<'_>) -> Result<Demand> {
     let figure = |key: &str| seen.decision[key].as_f64().with_context(|| format!("no {key} in a decision"));
     let counted_cpus = seen.busy_cpus.max(FLOOR_CPUS);
-    // A budget is held with the upper bound of a cost, since the cost is known to some percent only; and what is no sample's, like
-    // switches between threads, takes its part of it first.
+    // A budget is kept with the upper bound of a cost, and switches take their part of it first.
     let overhead_us = figure("overhead_us")?;
     let target_us = overhead_us + UPPER_SE * figure("overhead_se_us")?;
-    let other_ratio = (figure("slowdown_ratio")? - 1e-6 * overhead_us * figure("rate_hz")?).max(0.0);
     Ok(Demand {
-        slowdown_ratio: (MARGIN * seen.budget_ratio - other_ratio).max(0.0),
+        slowdown_ratio: (MARGIN * seen.budget_ratio - seen.events_ratio).max(0.0),
         busy_cpus: seen.busy_cpus,
         counted_cpus,
         sample_s: figure("total_hi_us")? * 1e-6,

@@ -28,6 +28,8 @@ pub struct Said {
     pub cpu_s: f64,
     /// Charged to it (s).
     pub charged_s: f64,
+    /// The part of it for switches and for records that are no samples (s).
+    pub events_s: f64,
     /// Own CPU time in its turns (s).
     pub own_s: f64,
     /// Charged to non-target processes (s).
@@ -219,6 +221,7 @@ fn said(target: &Value) -> Option<Said> {
     Some(Said {
         cpu_s,
         charged_s: taken_s(target),
+        events_s: (part("switches_ratio")? + part("side_records_ratio")?) * cpu_s,
         own_s: part("self_ratio")? * cpu_s,
         foreign_s: part("foreign_ratio")? * cpu_s,
         samples: figure("samples")?,

@@ -212,7 +212,7 @@ fn rates_from_json(text: &str) -> Vec<RateChange> {
 }
 
 /// The run as its summary line states it. Older versions wrote fewer keys, and a figure that is not a number is written as
-/// `null`: a key that is missing, or whose value does not fit, keeps its default.
+/// A JSON `null`. A key that is missing, or whose value has the wrong type, keeps its default.
 fn run_from_json(text: &str) -> Option<Run> {
     let keys: Map<String, Value> = serde_json::from_str(text).ok()?;
     let is_readable = |(key, value): &(String, Value)| {

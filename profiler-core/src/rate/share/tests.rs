@@ -116,6 +116,10 @@ fn a_grant_has_the_room_that_the_budget_has() {
         assert_eq!(with_room_hz, rate_hz);
         assert!((headroom - most).abs() < 1e-6, "{headroom}");
     }
+    // A target that costs nothing, of a host that has nothing.
+    let idle = Demand { fixed_cpus: 0.0, ..busy(0.0) };
+    let (poor, rich) = (share(&[idle], 0.0).of[0], share(&[idle], 1.0).of[0]);
+    assert!((rich.granted_ratio / poor.granted_ratio - MOST_HEADROOM).abs() < 1e-6, "{poor:?} {rich:?}");
 }
 
 #[test]
