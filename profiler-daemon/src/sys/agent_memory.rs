@@ -9,12 +9,12 @@
 //! seals: other threads of that process may have put any file in its place, including one that they may not
 //! write to and we may.
 
-use std::fs::File;
+use std::fs::{File, Metadata};
 use std::io;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::sync::atomic::AtomicU64;
-use std::time::{Duration, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use agent_memory::MEMORY_WORDS;
 use memmap2::{MmapOptions, MmapRaw};
@@ -69,13 +69,19 @@ pub(crate) fn is_left(path: &str) -> bool {
 }
 
 fn is_left_for(path: &str, time: Duration) -> bool {
-    let named = File::options().read(true).custom_flags(libc::O_PATH).open(path);
-    let made = named.and_then(|file| file.metadata()).ok().filter(std::fs::Metadata::is_file);
-    let changed = made.map(|made| UNIX_EPOCH + Duration::from_secs(made.ctime().max(0) as u64));
-    let is_old = changed.is_some_and(|at| at.elapsed().is_ok_and(|age| age > time));
+    let is_old = made_at(path).is_some_and(|at| at.elapsed().is_ok_and(|age| age > time));
     is_old
         && File::open(path)
             .is_ok_and(|file| fcntl(&file, FcntlArg::F_GET_SEALS).is_ok() && file.try_lock().is_ok())
+}
+
+/// When a file in memory was made. It is changed whenever an agent writes to a new page, which an agent does for some time after its profiler
+/// was killed; kernels before 5.18 only know that time.
+fn made_at(path: &str) -> Option<SystemTime> {
+    let named = File::options().read(true).custom_flags(libc::O_PATH).open(path).ok()?;
+    let made = named.metadata().ok().filter(Metadata::is_file)?;
+    let changed = || UNIX_EPOCH + Duration::from_secs(made.ctime().max(0) as u64);
+    Some(made.created().unwrap_or_else(|_| changed()))
 }
 
 /// A file in no folder, mapped: it is gone with the last process that has it, also if we are killed.
@@ -176,6 +182,19 @@ mod tests {
         assert!(!is_left(&library));
         drop(writer);
         assert!(soon(|| is_left(&library)));
+    }
+
+    /// The agent of a profiler that was killed goes on for some time.
+    #[test]
+    fn a_file_is_as_old_as_when_it_was_made_and_not_as_when_it_was_written() {
+        let file: File =
+            memfd_create(c"made", MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING).unwrap().into();
+        let path = format!("/proc/self/fd/{}", file.as_raw_fd());
+        let memory = AgentMemory::of(&path).unwrap();
+        let made = made_at(&path);
+        std::thread::sleep(Duration::from_millis(1_100)); // changes are told to a second
+        memory.words()[MEMORY_WORDS - 1].store(7, Ordering::Relaxed);
+        assert!(made.is_some() && made_at(&path) == made);
     }
 
     #[test]

@@ -236,13 +236,12 @@ fn a_profiler_that_is_killed_in_the_midst_of_it_harms_nobody() -> Result<()> {
         // What was left of the last one is gone when its agent has missed us for fifteen seconds, and so are files that nobody
         // can still be about to use.
         thread::sleep(Duration::from_secs(16));
-        // On a busy machine a thread may be away for too long and be left alone, with a file that the next one closes as well.
         let mut ended = attach(&sweetspot, target.pid(), 50)?;
         for _ in 0..20 {
-            if ended.status == 0 && Holdings::of(target.pid())?.files == before.files {
+            if ended.status == 0 {
                 break;
             }
-            ensure!(ended.status == 0 || ended.stderr.contains("another sweetspot"), "{ended:?}");
+            ensure!(ended.stderr.contains("another sweetspot"), "{ended:?}");
             thread::sleep(Duration::from_secs(1));
             ended = attach(&sweetspot, target.pid(), 50)?;
         }
