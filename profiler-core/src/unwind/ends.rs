@@ -92,7 +92,7 @@ fn beyond(space: &AddressSpace, base: u64, sp: u64, stack: StackCopy<'_>) -> Bey
 }
 
 /// Whether a word may be the return address of a call in a function with unwind information. A function pointer is not.
-fn is_return_address(space: &AddressSpace, word: u64) -> bool {
+pub(super) fn is_return_address(space: &AddressSpace, word: u64) -> bool {
     let has_rule = |address| matches!(space.find_rule(address), Found::Rule { .. });
     let Some(call) = word.checked_sub(1).filter(|&call| space.is_executable(call)) else { return false };
     has_rule(call) && has_rule(word) && space.function(call) == space.function(word)

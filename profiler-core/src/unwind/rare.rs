@@ -17,8 +17,11 @@ use std::sync::Arc;
 use framehop::FrameAddress;
 use rustc_hash::FxHashMap;
 
-use super::ends::{end, has_caller_beyond, is_absent, is_called_from_entry, is_cut_off, is_elsewhere, lost};
-use super::untabled::{self, Caller, by_frame_pointer, interrupted, of_innermost};
+use super::ends::{
+    end, has_caller_beyond, is_absent, is_called_from_entry, is_cut_off, is_elsewhere, is_return_address,
+    lost,
+};
+use super::untabled::{self, Caller, above_saved_registers, by_frame_pointer, interrupted, of_innermost};
 use super::{MAX_FRAMES, STACK_ADDRESSES, stub, word_at};
 use crate::elf::Found;
 use crate::elf::rules::{NoCaller, Registers, Rule};
@@ -175,18 +178,23 @@ fn without_table(
     let bp = registers.bp().unwrap_or(1); // an invalid address
     let is_generated = space.is_generated(address);
     let caller = if !at.is_return_address() && is_code(address) {
-        of_innermost(sp, bp, !is_generated, is_code, read)
+        of_innermost(sp, bp, !is_generated, is_code, &read)
     } else if let Some((ip, general)) = interrupted(sp, is_code, &read) {
         return (Ok(Registers::new(ip, &general.map(Some))), true);
     } else if is_generated && let Some(stub) = stub::caller(space, sp, bp, &read) {
         Ok(Caller { ip: stub.return_address, sp: stub.sp, bp })
     } else {
-        by_frame_pointer(sp, bp, read)
+        by_frame_pointer(sp, bp, &read)
     };
     // A word of the frame that is no caller shall not be shown as one.
     let is_caller =
         |caller: &Caller| !is_code(address) || caller.ip == 0 || is_code(caller.ip.wrapping_sub(1));
     let caller = caller.and_then(|caller| Some(caller).filter(is_caller).ok_or(untabled::NoCaller::Wild));
+    let caller = caller.or_else(|error| {
+        let is_return = |word| is_return_address(space, word);
+        let may_save = !at.is_return_address() && !is_generated;
+        may_save.then(|| above_saved_registers(sp, bp, is_return, read)).flatten().ok_or(error)
+    });
     (caller.map(|to| registers.moved_to(to.ip, to.sp, to.bp)).map_err(NoCaller::from), false)
 }
 

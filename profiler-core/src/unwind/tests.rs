@@ -261,6 +261,21 @@ fn a_stack_ends_where_its_program_begins_without_tables() {
     }
 }
 
+/// BLAKE3's loops over vectors save all registers before the frame pointer, and realign the stack below it.
+#[test]
+fn assembly_that_saved_its_callers_registers_first_is_left() {
+    let processes = process(image(tables(&[], true)));
+    let found = |saved: &[u64]| {
+        let words = [&[7, 7, STACK + 900][..], saved, &THREE_FRAMES].concat();
+        unwind(&processes, ASSEMBLY + 4, STACK + 16, &words, Copied::More)
+    };
+    let whole = [&[ASSEMBLY + 4][..], &THREE_LOOKUPS[1..]].concat();
+    assert_eq!(found(&[1, 2, 3, 4, 5]), (whole, Outcome::Complete));
+    let lost = (vec![ASSEMBLY + 4], Outcome::NoTables);
+    assert_eq!(found(&[1, 2, 3, 4, 5, 6]), lost, "more than there are to save");
+    assert_eq!(found(&[1, LEAF, 3, 4, 5, 6]), lost, "a pointer to a function is no return address");
+}
+
 /// A coroutine's first function runs for ever, and where its return address would be lies what the stack held before.
 #[test]
 fn what_never_returns_is_the_outermost_where_it_has_no_caller() {

@@ -67,6 +67,25 @@ pub(super) fn of_innermost(
     })
 }
 
+/// Of an innermost function in a file that saved its caller's registers before the frame pointer, as hand-written loops over
+/// vectors do (BLAKE3's): its return address lies above them. `is_return_address` says whether a word points behind a
+/// call in a function with tables; nothing else would be believed.
+pub(super) fn above_saved_registers(
+    sp: u64,
+    bp: u64,
+    is_return_address: impl Fn(u64) -> bool,
+    read: impl Fn(u64) -> Option<u64>,
+) -> Option<Caller> {
+    let outer = Some(bp).filter(|&bp| bp >= sp).and_then(&read)?;
+    let slots = (1..=SAVED_REGISTERS).filter_map(|word| bp.checked_add(8 * word));
+    let (slot, ip) =
+        slots.filter_map(|slot| Some((slot, read(slot)?))).find(|&(_, word)| is_return_address(word))?;
+    Some(Caller { ip, sp: slot.checked_add(8)?, bp: outer })
+}
+
+/// Words between a frame pointer and the return address, at most: `rbx` and `r12` to `r15` are the callee's to save.
+const SAVED_REGISTERS: u64 = 6;
+
 /// What a signal handler returns to, where no table says so (musl): the kernel's frame, by its looks. Gives the
 /// instruction that the signal hit and the general registers there, in DWARF's numbering.
 pub(super) fn interrupted(
@@ -139,6 +158,19 @@ mod tests {
     fn assembly_with_a_frame_is_left_by_its_frame_pointer() {
         let words = [7, 7, SP + 64, OUTER];
         assert_eq!(innermost(SP + 16, true, &words), Ok(Caller { ip: OUTER, sp: SP + 32, bp: SP + 64 }));
+    }
+
+    #[test]
+    fn registers_that_were_saved_first_lie_below_the_return_address() {
+        let words = [7, 7, OUTER, 1, 2, 3, 4, 5, CODE, 9];
+        let read = |address: u64| words.get(usize::try_from(address.checked_sub(SP)? / 8).ok()?).copied();
+        let found = |bp, is_return: fn(u64) -> bool| above_saved_registers(SP, bp, is_return, read);
+        assert_eq!(found(SP + 16, |word| word == CODE), Some(Caller { ip: CODE, sp: SP + 72, bp: OUTER }));
+        assert_eq!(found(SP + 16, |_| false), None);
+        assert_eq!(found(SP + 8, |word| word == CODE), None, "too far above");
+        for wild in [0, 7, SP - 8, SP + 800, u64::MAX] {
+            assert_eq!(found(wild, |_| true), None, "{wild:#x}");
+        }
     }
 
     #[test]

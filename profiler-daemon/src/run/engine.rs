@@ -224,7 +224,7 @@ impl<L: DecisionLog> Engine<L> {
         let slack_ns = self.slack_ns();
         let now_ns = clock::monotonic_ns();
         let samples_before = self.session.counts.samples;
-        self.drain(now_ns.saturating_sub(SETTLING_NS));
+        self.drain(now_ns.saturating_sub(self.settling_ns()));
         self.pace.samples_came = self.session.counts.samples > samples_before;
         self.time_handler(now_ns);
         let wakes_up = self.pace.samples_came && self.pace.resting.is_some_and(|rest| rest.quiet_steps > 0);

@@ -13,7 +13,7 @@
 
 use std::time::Duration;
 
-use super::Engine;
+use super::{Engine, SETTLING_NS};
 use crate::output::DecisionLog;
 use crate::sys::alarm::SwitchAlarm;
 use crate::sys::clock;
@@ -26,6 +26,13 @@ const LOOK_NS: u64 = 25_000_000;
 const EARLY_LOOK_NS: u64 = 2_000_000;
 /// How long a run is beginning (ns).
 const BEGINNING_NS: u64 = 300_000_000;
+/// How long a run of `record` or `attach` has just begun (ns): a launcher such as rustup has a deep stack, and is replaced by
+/// the program itself after a few milliseconds.
+const OPENING_NS: u64 = 30_000_000;
+/// Time between two looks at the rings meanwhile (ns).
+const OPENING_LOOK_NS: u64 = 500_000;
+/// [`SETTLING_NS`] meanwhile. A record that comes later than that, on a CPU that was taken from us, is a stack less.
+const OPENING_SETTLING_NS: u64 = 200_000;
 /// A jump by less than this factor cannot overspend the budget of a second within a step.
 const HARMLESS_JUMP: f64 = 2.0;
 /// The longest step, unless it is doubled (s).
@@ -73,6 +80,16 @@ pub(super) struct Pace {
 }
 
 impl<L: DecisionLog> Engine<L> {
+    /// How old records have to be to be read (ns).
+    pub(super) fn settling_ns(&self) -> u64 {
+        if self.is_opening() { OPENING_SETTLING_NS } else { SETTLING_NS }
+    }
+
+    /// Whether the only target has just begun; one among many does not read on that closely.
+    fn is_opening(&self) -> bool {
+        self.pace.resting.is_none() && self.session.elapsed_ns() < OPENING_NS
+    }
+
     /// How long to sleep now.
     pub(crate) fn pause(&self, now_ns: u64) -> Duration {
         let until_step = self.pace.next_step_ns.saturating_sub(now_ns);
@@ -81,6 +98,7 @@ impl<L: DecisionLog> Engine<L> {
                 || self.controller.non_targets_may_overspend();
         let reads_on = self.session.exceeds_copies() && self.session.elapsed_ns() < BEGINNING_NS;
         let look_ns = match (reads_on, looks) {
+            _ if self.is_opening() => OPENING_LOOK_NS,
             (true, _) => EARLY_LOOK_NS,
             (false, true) => LOOK_NS,
             (false, false) => u64::MAX,
