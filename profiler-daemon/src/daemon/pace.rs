@@ -2,9 +2,12 @@
 //! has to be read again, so names are paced by the host's budget, object by object.
 //!
 //! Naming gets a third of the host's budget over ten seconds, including the work of handing windows over, as
-//! far as everything else leaves it. Requests do not wait for budget, and no window waits longer than 60 s,
-//! which is what all objects of hundreds of targets take after a start. What the coming windows will take is
-//! withheld from the targets' budgets.
+//! far as everything else leaves it. Requests do not wait for budget, and no object waits longer than 60 s after its
+//! window ended, which is what all objects of hundreds of targets take after a start. What the coming windows will take
+//! is withheld from the targets' budgets.
+//!
+//! A large object alone takes more than ten seconds leave for names. So it is read on as long as the host's budget has
+//! room; meanwhile the process that reads it is stopped.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, AtomicUsize, Ordering};
@@ -86,6 +89,18 @@ impl NameBudget {
     /// From now on nothing waits.
     pub(crate) fn end(&self) {
         self.is_ending.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether an object may be read on, of which reading has taken `spent_ns` since the last call: it is not known
+    /// beforehand what an object takes, and a large one takes more than the host's budget has room for.
+    pub(crate) fn may_read_on(&self, spent_ns: u64) -> bool {
+        self.room_ns.fetch_sub(spent_ns as i64, Ordering::Relaxed);
+        self.waits_for_nothing() || self.has_room()
+    }
+
+    /// Whether nothing waits for CPU time.
+    fn waits_for_nothing(&self) -> bool {
+        self.cpus() <= 0.0 || self.is_urgent() || self.is_ending.load(Ordering::Relaxed)
     }
 
     /// Whether a request waits.
@@ -206,6 +221,24 @@ mod tests {
         pace.budget.remove_urgent();
         pace.budget.remove_urgent();
         assert_eq!(pause_s(&pace, 10, 9), 10.0);
+    }
+
+    #[test]
+    fn an_object_is_read_on_while_there_is_room() {
+        let budget = NameBudget::default();
+        assert!(budget.may_read_on(SECOND_NS), "nothing is bounded yet");
+        budget.allow(0.01, SECOND_NS as f64 / 20.0);
+        assert!(budget.may_read_on(SECOND_NS / 50));
+        assert!(!budget.may_read_on(SECOND_NS / 50), "what is left is too little");
+        budget.add_urgent();
+        assert!(budget.may_read_on(0), "somebody waits for it");
+        budget.remove_urgent();
+        assert!(!budget.may_read_on(0));
+        budget.allow(0.01, SECOND_NS as f64 / 20.0);
+        assert!(budget.may_read_on(0), "it is there again");
+        budget.allow(0.01, 0.0);
+        budget.end();
+        assert!(budget.may_read_on(SECOND_NS), "the service ends");
     }
 
     #[test]

@@ -32,8 +32,10 @@ use crate::sys::clock;
 
 /// Most windows that may wait, however small they are.
 const MOST_WAITING: usize = 4_096;
-/// A window that waits for longer than this has met a disk that does not answer (ns).
+/// A window that waits for longer than this to be on the disk has met one that does not answer (ns).
 const TOO_LONG_NS: u64 = 60_000_000_000;
+/// The same of one that is there and only lacks its names, which wait for CPU time (ns).
+const TOO_LONG_FOR_NAMES_NS: u64 = 10 * TOO_LONG_NS;
 /// Lost windows that are remembered for requests that wait for them.
 const MOST_LOST: usize = 1_024;
 /// Files reported as damaged that wait for a check; readers will report the rest again.
@@ -202,9 +204,13 @@ impl WriterState {
         if has_ended {
             return Some("internal error in the thread that stores windows; see sweetspot's log".to_owned());
         }
-        let waits_ns = self.handed.front().map_or(0, |handed| now_ns.saturating_sub(handed.at_ns));
-        if waits_ns > TOO_LONG_NS {
-            let waits_s = waits_ns / 1_000_000_000;
+        let waits_ns = |handed: &QueuedWindow| now_ns.saturating_sub(handed.at_ns);
+        let is_late = |handed: &&QueuedWindow| {
+            let is_there = handed.is_spooled == Some(true);
+            waits_ns(handed) > if is_there { TOO_LONG_FOR_NAMES_NS } else { TOO_LONG_NS }
+        };
+        if let Some(late) = self.handed.iter().find(is_late) {
+            let waits_s = waits_ns(late) / 1_000_000_000;
             return Some(format!("a window has waited for {waits_s} s to be stored; check the disk"));
         }
         if self.dropped > 0 {
@@ -245,6 +251,8 @@ impl WindowWriter {
         let (to_name, queue) = mpsc::sync_channel(MOST_WAITING);
         let (waiting_bytes, state) = (Arc::new(AtomicU64::new(0)), Arc::new(Mutex::default()));
         let (cancel, budget, is_ending) = (CancelFlag::default(), NameBudget::default(), Arc::default());
+        let reading = budget.clone();
+        symbols.pace_reading(Arc::new(move |spent_ns| reading.may_read_on(spent_ns)));
         let boot = boot_id();
         let spooler = spooling::Spooler {
             spool: spool.clone(),

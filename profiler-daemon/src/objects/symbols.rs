@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::kernel::KernelNames;
 use super::memory::SymbolMemory;
 use super::names::NameRoom;
-use crate::symbol_process::{ProcessStatus, SymbolProcess};
+use crate::symbol_process::{Allowance, ProcessStatus, SymbolProcess};
 
 /// Symbols, shared by all sessions. Clones are the same.
 #[derive(Clone)]
@@ -47,6 +47,11 @@ impl Symbols {
     /// Gives up the objects that stay loaded.
     pub(crate) fn give_up_loaded(&self) {
         self.names.give_up_all_loaded();
+    }
+
+    /// The process that reads symbols may only take what there is CPU time for from now on.
+    pub(crate) fn pace_reading(&self, allowance: Allowance) {
+        self.process.pace(allowance);
     }
 
     /// Ends the process that reads symbols, if nobody has asked it for long.

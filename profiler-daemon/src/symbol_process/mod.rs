@@ -37,6 +37,7 @@ use symbolizer::{Limits, Object, Reason, Symbolized};
 use self::marks::{Extent, Marks};
 use self::message::{Forget, Load, LookUp, MOST_ADDRESSES, SymbolRequest, SymbolResponse, WireFacts};
 use self::print::{Print, Proof};
+pub(crate) use self::running::Allowance;
 use self::running::{Broken, NotStarted, Patience, Question, Running, SymbolizerProgram};
 pub(crate) use self::serve::run;
 pub(crate) use self::unchanged::Unchanged;
@@ -276,6 +277,7 @@ struct Shared {
     /// Objects that nobody needs any more, and could not be dropped at once: their process and number.
     forgotten: Mutex<Vec<(u64, u64)>>,
     status: Mutex<ProcessStatus>,
+    allowance: Mutex<Option<Allowance>>,
 }
 
 #[derive(Default)]
@@ -320,7 +322,12 @@ impl Default for SymbolProcess {
 impl SymbolProcess {
     fn with(program: SymbolizerProgram, patience: Patience) -> Self {
         let (state, forgotten, status) = (Mutex::default(), Mutex::default(), Mutex::default());
-        Self(Arc::new(Shared { program, patience, state, forgotten, status }))
+        Self(Arc::new(Shared { program, patience, state, forgotten, status, allowance: Mutex::default() }))
+    }
+
+    /// From now on it may only take what there is CPU time for.
+    pub(crate) fn pace(&self, allowance: Allowance) {
+        *lock(&self.0.allowance) = Some(allowance);
     }
 
     /// One that cannot be started.
@@ -417,7 +424,8 @@ impl SymbolProcess {
             running.notify(SymbolRequest::Forget(Forget { numbers }));
         }
         let patience = self.0.patience.for_bytes(there.bytes);
-        running.request(request, file, patience, &mut |question| {
+        let allowance = lock(&self.0.allowance).clone();
+        running.request(request, file, patience, allowance, &mut |question| {
             let file = open(&*there.files, question)?;
             there.bytes = there.bytes.saturating_add(file.metadata().map_or(0, |meta| meta.len()));
             Some(file)

@@ -5,11 +5,12 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use nix::sys::signal::Signal;
+use nix::sys::signal::{Signal, kill};
 use nix::sys::wait::{Id, WaitPidFlag, WaitStatus, waitid};
 use nix::unistd::Pid;
 use prost::Message;
@@ -20,6 +21,10 @@ use crate::sys::{clock, family, passing};
 
 /// How often it is looked whether a request takes too long.
 const LOOK_EVERY_MS: u16 = 200;
+/// The same where a request may only take what there is CPU time for.
+const PACED_LOOK_EVERY_MS: u16 = 20;
+/// Longest time that a request is held back for CPU time: a host that is busy for long has names too.
+const LONGEST_PAUSE: Duration = Duration::from_secs(60);
 /// For a process that was killed to be gone. One that waits for a disk takes longer, and is reaped later.
 const TO_END: Duration = Duration::from_millis(500);
 /// No request may take more CPU time than this.
@@ -52,6 +57,9 @@ impl Patience {
         Self { cpu: (self.cpu + more).min(LONGEST), ..self }
     }
 }
+
+/// Says whether the process may go on, told what CPU time it has used since the last call (ns).
+pub(crate) type Allowance = Arc<dyn Fn(u64) -> bool + Send + Sync>;
 
 /// How a process is started that serves as [`super::serve::run`] does.
 #[derive(Clone, Debug)]
@@ -102,7 +110,7 @@ impl Running {
         let mut running = Self { child, socket, address_bytes: bounds.address_bytes };
         let Bounds { address_bytes, cpu_s, files } = bounds;
         let confine = SymbolRequest::Confine(Confine { address_bytes, cpu_s, files });
-        match running.request(confine, None, patience, &mut |_| None) {
+        match running.request(confine, None, patience, None, &mut |_| None) {
             Ok(SymbolResponse::Confined(confined)) if confined.problem.is_empty() => Ok(running),
             Ok(SymbolResponse::Confined(confined)) => {
                 Err(NotStarted(format!("it was not permitted {}", confined.problem)))
@@ -128,7 +136,7 @@ impl Running {
 
     /// Sends a request that has no reply.
     pub(super) fn notify(&self, request: SymbolRequest) {
-        let mut waiting = Waiting::new(self, Patience::default());
+        let mut waiting = Waiting::new(self, Patience::default(), None);
         let mut wait = || waiting.until(self.socket.as_fd(), PollFlags::POLLOUT);
         let body = Request { request: Some(request) }.encode_to_vec();
         let _ = passing::send(self.socket.as_fd(), &body, None, &mut wait); // the next request finds out
@@ -141,9 +149,10 @@ impl Running {
         request: SymbolRequest,
         file: Option<&File>,
         patience: Patience,
+        allowance: Option<Allowance>,
         answer: &mut dyn FnMut(Question) -> Option<File>,
     ) -> Result<SymbolResponse, Broken> {
-        let mut waiting = Waiting::new(self, patience);
+        let mut waiting = Waiting::new(self, patience, allowance);
         let mut questions = 0;
         let exchanged = self.exchange(request, file, &mut waiting, &mut |question| {
             questions += 1;
@@ -254,10 +263,17 @@ struct Waiting {
     looked: Instant,
     /// Why no more is waited.
     late: Option<String>,
+    /// None where it may take what it needs.
+    allowance: Option<Allowance>,
+    /// CPU time that the allowance was told of (ns).
+    told_ns: u64,
+    /// Whether it is stopped until there is CPU time for it, and for how long it was.
+    is_stopped: bool,
+    stopped_for: Duration,
 }
 
 impl Waiting {
-    fn new(running: &Running, patience: Patience) -> Self {
+    fn new(running: &Running, patience: Patience, allowance: Option<Allowance>) -> Self {
         let (cpu_ns, now) = (running.cpu_ns(), Instant::now());
         let until = now + MOST_PER_CPU * patience.cpu;
         Self {
@@ -268,16 +284,22 @@ impl Waiting {
             last: (cpu_ns, now),
             looked: now,
             late: None,
+            allowance,
+            told_ns: cpu_ns,
+            is_stopped: false,
+            stopped_for: Duration::ZERO,
         }
     }
 
     /// Waits until something can be sent or received, as long as the process may take.
     fn until(&mut self, socket: BorrowedFd<'_>, what: PollFlags) -> io::Result<()> {
+        let look_every_ms = if self.allowance.is_some() { PACED_LOOK_EVERY_MS } else { LOOK_EVERY_MS };
         loop {
-            if self.looked.elapsed() >= Duration::from_millis(LOOK_EVERY_MS.into()) {
+            if self.looked.elapsed() >= Duration::from_millis(look_every_ms.into()) {
+                self.pace();
                 self.look()?;
             }
-            let ready = poll(&mut [PollFd::new(socket, what)], PollTimeout::from(LOOK_EVERY_MS));
+            let ready = poll(&mut [PollFd::new(socket, what)], PollTimeout::from(look_every_ms));
             match ready {
                 Ok(0) | Err(Errno::EINTR) => {}
                 Ok(_) => return Ok(()),
@@ -301,9 +323,39 @@ impl Waiting {
         if self.late.is_some() { Err(io::ErrorKind::TimedOut.into()) } else { Ok(()) }
     }
 
+    /// Stops the process where it has used up what it may, and has it go on when there is CPU time again.
+    fn pace(&mut self) {
+        let Some(allowance) = &self.allowance else { return };
+        let cpu_ns = clock::process_cpu_ns(self.pid).unwrap_or(self.told_ns);
+        let used_ns = cpu_ns.saturating_sub(std::mem::replace(&mut self.told_ns, cpu_ns));
+        let goes_on = allowance(used_ns) || self.stopped_for >= LONGEST_PAUSE;
+        if self.is_stopped {
+            let stopped_for = self.looked.elapsed();
+            self.stopped_for += stopped_for;
+            self.forgive(stopped_for);
+        }
+        if goes_on == self.is_stopped {
+            self.is_stopped = !goes_on;
+            self.signal(if goes_on { Signal::SIGCONT } else { Signal::SIGSTOP });
+        }
+    }
+
+    fn signal(&self, signal: Signal) {
+        let _ = kill(Pid::from_raw(self.pid as i32), signal); // it may have ended; whoever waits finds out
+    }
+
     /// The process waited for us meanwhile.
     fn forgive(&mut self, time: Duration) {
         self.last.1 = Instant::now();
         self.until += time;
+    }
+}
+
+impl Drop for Waiting {
+    /// The next request finds it at work.
+    fn drop(&mut self) {
+        if self.is_stopped {
+            self.signal(Signal::SIGCONT);
+        }
     }
 }

@@ -1,3 +1,4 @@
+use std::fs;
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
@@ -117,6 +118,26 @@ fn its_memory_is_ours_while_it_runs_and_its_time_for_ever() {
     assert!(!family::is_ours(pid));
     wait_for_end(pid);
     assert!(family::readers_cpu_ns() >= before_ns + used_ns);
+}
+
+#[test]
+fn a_process_that_has_used_up_what_it_may_is_stopped_until_there_is_more() {
+    let process = impatient();
+    let states = Arc::new(Mutex::new(Vec::new()));
+    let (seen, of) = (Arc::clone(&states), process.clone());
+    process.pace(Arc::new(move |_| {
+        let pid = of.status().pid.expect("it runs");
+        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
+        let mut seen = lock(&seen);
+        seen.push(stat.rsplit(") ").next().and_then(|state| state.chars().next()).unwrap());
+        seen.len() % 4 == 0
+    }));
+    let large = load(&process, &std::env::current_exe().unwrap());
+    assert!(large.is_ok_and(|large| large.facts.has_debug_info));
+    assert!(lock(&states).contains(&'T'), "{:?}", lock(&states));
+    process.pace(Arc::new(|_| true));
+    assert!(is_named(&load(&process, &library()).unwrap().look_up(&addresses())));
+    assert_eq!((process.status().started, process.status().broken), (1, 0));
 }
 
 #[test]

@@ -339,16 +339,20 @@ fn other_rules_are_in_force_however_full_the_queue_is() {
 #[test]
 fn nothing_that_stands_still_looks_well() {
     let now_ns = 1000 * SECOND;
-    let waiting = |since_s: u64| WriterState {
+    let waiting = |since_s: u64, is_spooled| WriterState {
         handed: VecDeque::from([QueuedWindow {
             at_ns: since_s * SECOND,
             target: "web".to_owned(),
-            is_spooled: None,
+            is_spooled,
         }]),
         ..WriterState::default()
     };
-    assert_eq!(waiting(950).problem(false, now_ns), None);
-    let problem = waiting(900).problem(false, now_ns).unwrap();
-    assert!(problem.contains("for 100 s"), "{problem}");
-    assert!(waiting(950).problem(true, now_ns).is_some());
+    assert_eq!(waiting(950, None).problem(false, now_ns), None);
+    for unwritten in [None, Some(false)] {
+        let problem = waiting(900, unwritten).problem(false, now_ns).unwrap();
+        assert!(problem.contains("for 100 s"), "{problem}");
+    }
+    assert_eq!(waiting(900, Some(true)).problem(false, now_ns), None, "its names wait for CPU time");
+    assert!(waiting(300, Some(true)).problem(false, now_ns).is_some());
+    assert!(waiting(950, None).problem(true, now_ns).is_some());
 }
