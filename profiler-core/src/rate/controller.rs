@@ -1,11 +1,13 @@
 //! The controller: from readings to the next sampling period.
 
+mod deciding;
+
 use super::account::{Account, TARGET_FLOOR_CPUS};
 use super::anytime::{Schedule, first_steps_ns};
 use super::bucket::{TRICKLE, TokenBucket};
 use super::cost::CostModel;
 use super::current_load::CurrentLoad;
-use super::decision::{Decision, LawInForce, Reason};
+use super::decision::{Decision, Reason};
 use super::fixed_overhead::FixedOverhead;
 use super::fleet::Replicas;
 use super::limit::{Limit, OPEN};
@@ -563,59 +565,6 @@ impl RateController {
                 }
             }
             None => self.retuning.bound_by,
-        }
-    }
-
-    fn decision(&self, at_ns: u64, reason: Reason) -> Decision {
-        let (rate_target, cost, rate_hz) =
-            (self.rate_target(BUDGET_MARGIN), self.meter.cost(), self.rate_hz());
-        Decision {
-            at_ns,
-            rate_hz,
-            period_ns: (1e9 / rate_hz).round() as u64,
-            reason,
-            bound_by: self.bound_by(),
-            overhead_us: cost.target.mean_ns * 1e-3,
-            overhead_se_us: cost.target.se_ns * 1e-3,
-            frames_us: cost.frames_ns * 1e-3,
-            stack_us: cost.stack_ns * 1e-3,
-            self_us: cost.self_ns * 1e-3,
-            foreign_us: cost.foreign_ns * 1e-3,
-            total_hi_us: cost.total_hi_ns * 1e-3,
-            interrupt_us: self.meter.interrupt().map(|cost| cost.mean_ns * 1e-3),
-            interrupt_ratio: self.meter.interrupt_ratio(),
-            fixed_ratio: cost.fixed_ratio,
-            spread_ratio: self.shares.spread(),
-            variance_ratio: self.variance_ratio(),
-            law: match (self.settings.fixed_rate_hz, self.settings.horizon_s) {
-                (Some(_), _) => LawInForce::Fixed,
-                (None, Some(_)) => LawInForce::Horizon,
-                (None, None) => LawInForce::Anytime,
-            },
-            law_samples: self.law_samples(),
-            horizon_cpu_s: horizon_s(&self.settings, self.schedule),
-            replicas: self.replicas().get(),
-            unbounded_rate_hz: rate_target.unbounded_hz,
-            optimum_rate_hz: rate_target.optimum_hz,
-            budget_cap_hz: rate_target.caps.budget_hz,
-            own_cap_hz: rate_target.caps.own_hz.min(f64::MAX),
-            bucket_cap_hz: self.bucket_cap_hz(),
-            bucket_level_us: self
-                .budgets
-                .own
-                .as_ref()
-                .map_or(self.budgets.bucket.level_ns(), |_| self.budgets.slowdown.level_ns())
-                * 1e-3,
-            budget_ratio: self.budget_ratio(),
-            granted_ratio: self.budgets.own.is_none().then(|| self.granted_ratio()),
-            own_cpu_budget_ratio: self.settings.own_cpu_ratio,
-            slowdown_ratio: self.account.slowdown_ratio(),
-            own_cpu_ratio: self.account.own_cpu_ratio(),
-            overhead_1s_ratio: self.account.last_1s_ratio(),
-            utilisation_cpus: self.meter.utilisation_cpus(),
-            target_cpu_s: self.account.target_cpu_s(),
-            samples: self.samples,
-            retunes: self.retuning.retunes,
         }
     }
 }

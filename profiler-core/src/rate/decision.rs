@@ -75,6 +75,23 @@ pub struct Decision {
     pub reason: Reason,
     /// What set the rate.
     pub bound_by: BoundBy,
+    /// What a sample costs.
+    #[serde(flatten)]
+    pub cost: DecidedCost,
+    /// What the law is told, and what it asks for.
+    #[serde(flatten)]
+    pub terms: LawTerms,
+    /// What else bounds the rate.
+    #[serde(flatten)]
+    pub caps: RateCaps,
+    /// How the run went until now.
+    #[serde(flatten)]
+    pub so_far: SoFar,
+}
+
+/// What a sample costs, as a decision takes it.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct DecidedCost {
     /// o: mean cost of one sample charged to the target (µs).
     pub overhead_us: f64,
     /// Standard error of `overhead_us` (µs).
@@ -97,6 +114,11 @@ pub struct Decision {
     pub interrupt_ratio: f64,
     /// What is spent whatever the rate (ratio of the target's CPU time).
     pub fixed_ratio: f64,
+}
+
+/// What the law is told, and what it asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct LawTerms {
     /// S: mean of √((1−p)/p) over the largest functions.
     pub spread_ratio: f64,
     /// The variance of the samples at the law's rate over that of independent ones: below 1 where functions run on for
@@ -114,6 +136,11 @@ pub struct Decision {
     pub unbounded_rate_hz: f64,
     /// The law's rate within the budgets and caps; the rate follows it within its dead band.
     pub optimum_rate_hz: f64,
+}
+
+/// What bounds the rate beside the law, and the budgets behind it.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct RateCaps {
     /// Cap by the budget of the slowdown.
     pub budget_cap_hz: f64,
     /// What the budget of own CPU time allows, or what the host's budget leaves for everything.
@@ -130,6 +157,11 @@ pub struct Decision {
     pub granted_ratio: Option<f64>,
     /// The budget of own CPU time (share of one CPU), where there is one.
     pub own_cpu_budget_ratio: Option<f64>,
+}
+
+/// How a run went until a decision.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct SoFar {
     /// What sampling took from the target so far (ratio of its CPU time).
     pub slowdown_ratio: f64,
     /// What the profiler used so far, set-up left out (share of one CPU).

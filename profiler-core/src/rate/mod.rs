@@ -68,7 +68,7 @@ pub use cache_sensitivity::{CacheSensitivity, Kind as SampleKind};
 pub use clocks::{ClockBook, Hit, Slot};
 pub use controller::RateController;
 pub use cost::{Cost, CostModel};
-pub use decision::{Decision, LawInForce, Reason};
+pub use decision::{DecidedCost, Decision, LawInForce, LawTerms, RateCaps, Reason, SoFar};
 pub use dither::Dither;
 pub use fleet::{NotBelieved, Replicas, Usage};
 pub use host::HostBudget;

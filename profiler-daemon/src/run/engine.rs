@@ -441,7 +441,7 @@ impl<L: DecisionLog> Engine<L> {
 
     /// The latest rate that the law, the budget and the caps gave.
     pub(crate) fn optimum_rate_hz(&self) -> Option<f64> {
-        self.last_decision.map(|decision| decision.optimum_rate_hz)
+        self.last_decision.map(|decision| decision.terms.optimum_rate_hz)
     }
 
     fn threads(&self) -> Vec<u32> {

@@ -190,7 +190,7 @@ impl Tally {
             return;
         }
         self.converged.push(step);
-        let believed = decision.overhead_us * 1e-6 / phase.overhead_s();
+        let believed = decision.cost.overhead_us * 1e-6 / phase.overhead_s();
         let (least, most) = self.overheads.unwrap_or((believed, believed));
         self.overheads = Some((least.min(believed), most.max(believed)));
         let ratio = decision.rate_hz / scenario.optimum_hz(phase);

@@ -3,7 +3,7 @@ use proptest::prelude::*;
 use super::super::Criterion;
 use super::super::cost::Cost;
 use super::*;
-use crate::rate::{CacheSensitivity, HandlerTime};
+use crate::rate::{CacheSensitivity, HandlerTime, LawInForce};
 
 fn reading(tick: u64, samples: u64) -> Reading {
     Reading {
@@ -20,7 +20,7 @@ fn the_first_guess_takes_half_the_budget_at_most() {
     let mut controller = RateController::new(RateSettings::default(), CostModel::default());
     let first = controller.start(5);
     assert_eq!((first.reason, first.at_ns, first.bound_by), (Reason::Start, 5, BoundBy::Host));
-    assert!(first.rate_hz * first.total_hi_us * 1e-6 <= 0.5 * first.budget_ratio * 1.0001);
+    assert!(first.rate_hz * first.cost.total_hi_us * 1e-6 <= 0.5 * first.caps.budget_ratio * 1.0001);
 }
 
 #[test]
@@ -78,14 +78,14 @@ fn as_one_of(replicas: f64, settings: RateSettings) -> Decision {
 fn one_of_many_replicas_samples_by_the_cube_root_of_their_number() {
     let settings = || RateSettings { budget_ratio: 0.2, horizon_s: Some(600.0), ..RateSettings::default() };
     let alone = as_one_of(1.0, settings());
-    assert_eq!((alone.replicas, alone.bound_by), (1.0, BoundBy::Law));
+    assert_eq!((alone.terms.replicas, alone.bound_by), (1.0, BoundBy::Law));
     for replicas in [2.0, 6.0, 1_000.0] {
         let one = as_one_of(replicas, settings());
-        let asked = one.unbounded_rate_hz / alone.unbounded_rate_hz * f64::cbrt(replicas);
+        let asked = one.terms.unbounded_rate_hz / alone.terms.unbounded_rate_hz * f64::cbrt(replicas);
         assert!((0.97..1.03).contains(&asked), "{replicas}: {asked}");
-        let ratio = one.rate_hz / one.unbounded_rate_hz;
+        let ratio = one.rate_hz / one.terms.unbounded_rate_hz;
         assert!((0.93..1.07).contains(&ratio), "{replicas}: {ratio}");
-        assert_eq!((one.replicas, one.horizon_cpu_s), (replicas, 600.0));
+        assert_eq!((one.terms.replicas, one.terms.horizon_cpu_s), (replicas, 600.0));
     }
     // A run of unknown length is nobody's replica, and a fixed rate stays.
     let anytime = || RateSettings { horizon_s: None, ..settings() };
@@ -109,9 +109,9 @@ fn a_fleet_s_figures_that_waver_move_no_rate() {
         let half = (decision.rate_hz * 0.05).round() as u64;
         let shares = TopShares { counts: vec![(1, half), (2, half)], ..TopShares::default() };
         decision = controller.step(&sampled(tick, decision.rate_hz, 1.0, 0.0), &shares);
-        settled = if tick == 600 { decision.retunes } else { settled };
+        settled = if tick == 600 { decision.so_far.retunes } else { settled };
     }
-    assert!(decision.retunes <= settled + 1, "{} of {settled}", decision.retunes);
+    assert!(decision.so_far.retunes <= settled + 1, "{} of {settled}", decision.so_far.retunes);
 }
 
 #[test]
@@ -208,9 +208,8 @@ fn a_step_ends_where_non_targets_alone_are_sampled() {
 #[test]
 fn every_key_of_a_decision_has_its_unit() {
     let mut controller = RateController::new(RateSettings::default(), CostModel::default());
-    let decision = format!("{:?}", controller.start(0));
-    let names = decision.split(['{', ',']).skip(1).filter_map(|field| field.split(':').next());
-    for name in names.map(str::trim) {
+    let decision = serde_json::to_value(controller.start(0)).unwrap();
+    for name in decision.as_object().unwrap().keys().map(String::as_str) {
         let unit = ["_ns", "_us", "_s", "_hz", "_ratio", "_cpus"].iter().any(|unit| name.ends_with(unit));
         assert!(
             unit || ["reason", "bound_by", "law", "law_samples", "replicas", "samples", "retunes"]
@@ -350,8 +349,12 @@ fn other_settings_are_adopted_with_all_that_was_learned() {
     let before = (1..=100).map(|number| tick(&mut controller, number)).last().unwrap();
     controller.adopt(RateSettings { budget_ratio: 0.002, ..RateSettings::default() });
     let after = (101..=200).map(|number| tick(&mut controller, number)).last().unwrap();
-    assert!(after.budget_ratio == 0.002 && after.rate_hz < 0.3 * before.rate_hz, "{before:?} {after:?}");
-    assert!(after.samples > before.samples && after.target_cpu_s > before.target_cpu_s, "it goes on");
+    assert!(after.caps.budget_ratio == 0.002 && after.rate_hz < 0.3 * before.rate_hz, "{before:?} {after:?}");
+    assert!(
+        after.so_far.samples > before.so_far.samples
+            && after.so_far.target_cpu_s > before.so_far.target_cpu_s,
+        "it goes on"
+    );
     // What the host leaves stays in force, as far as it is less.
     controller.grant(0.001);
     controller.adopt(RateSettings { budget_ratio: 0.05, ..RateSettings::default() });
@@ -383,9 +386,9 @@ proptest! {
             let rate = decision.rate_hz;
             prop_assert!(rate >= limits.floor_hz && rate <= limits.ceiling_hz(), "{decision:?}");
             prop_assert!(decision.period_ns >= 20_000);
-            for x in [decision.overhead_us, decision.overhead_se_us, decision.self_us, decision.fixed_ratio, decision.spread_ratio,
-                      decision.unbounded_rate_hz, decision.budget_cap_hz, decision.bucket_level_us,
-                      decision.overhead_1s_ratio, decision.utilisation_cpus] {
+            for x in [decision.cost.overhead_us, decision.cost.overhead_se_us, decision.cost.self_us, decision.cost.fixed_ratio, decision.terms.spread_ratio,
+                      decision.terms.unbounded_rate_hz, decision.caps.budget_cap_hz, decision.caps.bucket_level_us,
+                      decision.so_far.overhead_1s_ratio, decision.so_far.utilisation_cpus] {
                 prop_assert!(x.is_finite(), "{decision:?}");
             }
         }
@@ -506,10 +509,10 @@ fn both_budgets_of_a_person_s_run_hold_whatever_changes() {
         let (slowdown, own) = (worst_ten_seconds(&steps, 2, 1), worst_ten_seconds(&steps, 3, 0));
         assert!(slowdown <= 1.05 * 0.05, "{name}: slowdown {slowdown}");
         assert!(own <= 1.05 * 0.05, "{name}: own CPU time {own}");
-        assert!(decision.samples > 500, "{name}: {decision:?}");
+        assert!(decision.so_far.samples > 500, "{name}: {decision:?}");
         if name == "steady" {
             assert!(slowdown < 0.03, "the law asks for less than the budget: {slowdown}");
-            let taken = decision.samples as f64 / decision.law_samples;
+            let taken = decision.so_far.samples as f64 / decision.terms.law_samples;
             assert!((0.95..1.05).contains(&taken), "{taken} of what the law asks for");
         }
     }
@@ -521,19 +524,19 @@ fn threads_that_wait_for_each_other_are_held_up_together() {
     let host = |_| Host { busy_cpus: 4.0, frames: 10.0, own_ns: 2_000.0, switches: 0.0 };
     let (_, alone) = run_of(false, 60.0, host);
     let (steps, coupled) = run_of(true, 60.0, host);
-    let asked = coupled.law_samples / alone.law_samples;
+    let asked = coupled.terms.law_samples / alone.terms.law_samples;
     // The controller takes some seconds to see that four of them run.
     assert!((1.0..1.12).contains(&(asked * 4.0_f64.powf(2.0 / 3.0))), "{asked}");
-    let taken = coupled.samples as f64 / coupled.law_samples;
+    let taken = coupled.so_far.samples as f64 / coupled.terms.law_samples;
     assert!((0.9..1.05).contains(&taken), "{taken}");
     let worst = 4.0 * worst_ten_seconds(&steps, 2, 1);
     assert!(worst < 1.05 * 0.05, "{worst}");
     let sum = |of: usize| steps.iter().map(|step| step[of]).sum::<f64>();
     let delay = 4.0 * sum(2) / sum(1);
     assert!(
-        (0.85..1.05).contains(&(coupled.slowdown_ratio / delay)),
+        (0.85..1.05).contains(&(coupled.so_far.slowdown_ratio / delay)),
         "{} of {delay}",
-        coupled.slowdown_ratio
+        coupled.so_far.slowdown_ratio
     );
 }
 
@@ -549,8 +552,8 @@ fn a_short_run_gets_what_the_law_asks_for() {
         };
         for seconds in [0.1, 0.3, 1.0, 3.0] {
             let (_, decision) = personal_run(seconds, usual);
-            let taken = decision.samples as f64 / decision.law_samples;
-            assert!(taken > 0.7, "{own_ns} ns, {seconds} s: {taken} of {}", decision.law_samples);
+            let taken = decision.so_far.samples as f64 / decision.terms.law_samples;
+            assert!(taken > 0.7, "{own_ns} ns, {seconds} s: {taken} of {}", decision.terms.law_samples);
         }
     }
 }
@@ -564,8 +567,8 @@ fn an_idle_target_meets_its_bursts_at_the_law_s_rate() {
         switches: 0.0,
     };
     let (_, decision) = personal_run(40.0, bursts);
-    let taken = decision.samples as f64 / decision.law_samples;
-    assert!(taken > 0.9, "{} of {}", decision.samples, decision.law_samples);
+    let taken = decision.so_far.samples as f64 / decision.terms.law_samples;
+    assert!(taken > 0.9, "{} of {}", decision.so_far.samples, decision.terms.law_samples);
 }
 
 #[test]
@@ -576,11 +579,11 @@ fn another_law_and_another_budget_of_own_time_are_adopted_in_full() {
     controller.adopt(RateSettings { own_cpu_ratio: None, horizon_s: Some(60.0), ..personal.clone() });
     assert!(controller.budgets.own.is_none());
     assert_eq!(
-        (controller.longest_step_ns(0), controller.step(&reading(1, 10), &TopShares::default()).law),
+        (controller.longest_step_ns(0), controller.step(&reading(1, 10), &TopShares::default()).terms.law),
         (u64::MAX, LawInForce::Horizon)
     );
     controller.adopt(personal);
     assert!(controller.budgets.own.is_some());
-    assert_eq!(controller.step(&reading(2, 10), &TopShares::default()).law, LawInForce::Anytime);
+    assert_eq!(controller.step(&reading(2, 10), &TopShares::default()).terms.law, LawInForce::Anytime);
     assert!(controller.longest_step_ns(0) < 100_000_000);
 }

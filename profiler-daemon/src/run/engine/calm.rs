@@ -54,10 +54,13 @@ impl<L: DecisionLog> Engine<L> {
         let wall_ns = so_far.at_ns.saturating_sub(self.pace.stepped_ns).max(1) as f64;
         let own_ns = so_far.self_cpu_ns as f64
             + so_far.foreign_samples as f64 * self.costs.model.per_sample_ns.mean_ns;
-        let own_ratio =
-            decided.own_cpu_budget_ratio.or(decided.granted_ratio).unwrap_or(decided.budget_ratio);
+        let own_ratio = decided
+            .caps
+            .own_cpu_budget_ratio
+            .or(decided.caps.granted_ratio)
+            .unwrap_or(decided.caps.budget_ratio);
         sample.mean_ns <= CALM_COST * usual_ns
-            && slowdown_ratio <= CALM_SPENDING * decided.budget_ratio
+            && slowdown_ratio <= CALM_SPENDING * decided.caps.budget_ratio
             && own_ns <= CALM_SPENDING * own_ratio * wall_ns
     }
 

@@ -34,7 +34,8 @@ impl<L: DecisionLog> Engine<L> {
             execs: since(counts.execs, &mut last.execs),
         };
         let record_ns = self.costs.model.per_side_record_ns.mean_ns;
-        let observed = (!is_first).then(|| last.decision.observe(&reported, record_ns, decided.budget_ratio));
+        let observed =
+            (!is_first).then(|| last.decision.observe(&reported, record_ns, decided.caps.budget_ratio));
         let Some(wanted) = observed.flatten() else { return };
         self.settings.mappings = wanted;
         self.reports.changed = true;

@@ -101,7 +101,7 @@ impl<L: DecisionLog> Engine<L> {
     /// reach it.
     pub(super) fn wanted_hz(&self) -> f64 {
         let wanted = |decided: profiler_core::rate::Decision| {
-            decided.unbounded_rate_hz.min(decided.budget_cap_hz).max(decided.rate_hz)
+            decided.terms.unbounded_rate_hz.min(decided.caps.budget_cap_hz).max(decided.rate_hz)
         };
         self.last_decision.map_or(self.controller.rate_hz(), wanted)
     }
