@@ -191,7 +191,7 @@ fn a_shell_has_none_of_the_time_of_what_it_waits_for_where_they_share_a_sampler(
 fn a_shell_has_none_of_the_time_of_what_it_waits_for_where_each_has_its_own() -> Result<()> {
     privileged!();
     // Until a scan finds the work, after a second at most, its time counts for the shell.
-    attempts(|| a_shell_and_what_it_waits_for("horizon = \"50s\"", 1.1))
+    a_shell_and_what_it_waits_for("horizon = \"50s\"", 1.1)
 }
 
 /// Processes that begin and end all the time, under shells of theirs: all targets together have used what the machine has.

@@ -78,7 +78,7 @@ pub struct Decision {
     /// What a sample costs.
     #[serde(flatten)]
     pub cost: DecidedCost,
-    /// What the law is told, and what it asks for.
+    /// The inputs of the law, and the rate that results from them.
     #[serde(flatten)]
     pub terms: LawTerms,
     /// What else bounds the rate.
@@ -116,7 +116,7 @@ pub struct DecidedCost {
     pub fixed_ratio: f64,
 }
 
-/// What the law is told, and what it asks for.
+/// The inputs of the law, and the rate that results from them.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct LawTerms {
     /// S: mean of √((1−p)/p) over the largest functions.

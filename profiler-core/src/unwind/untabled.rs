@@ -4,6 +4,9 @@
 //! address into a function with tables lies between it and the program's entry point: the C library may have
 //! called back (`ends.rs`).
 
+/// Registers that a function has to save if it uses them, beside the frame pointer: `rbx` and `r12` to `r15`.
+const SAVED_REGISTERS: u64 = 5;
+
 /// A caller: its instruction, stack and frame pointers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Caller {
@@ -67,9 +70,9 @@ pub(super) fn of_innermost(
     })
 }
 
-/// Of an innermost function in a file that saved its caller's registers before the frame pointer, as hand-written loops over
-/// vectors do (BLAKE3's): its return address lies above them. `is_return_address` says whether a word points behind a
-/// call in a function with tables; nothing else would be believed.
+/// The caller of an innermost function in a file that saved its caller's registers before it set up its frame pointer, as
+/// hand-written code does (BLAKE3): its return address lies above them. `is_return_address` says whether a word is one into
+/// a function with tables; other words are not taken for it.
 pub(super) fn above_saved_registers(
     sp: u64,
     bp: u64,
@@ -77,14 +80,11 @@ pub(super) fn above_saved_registers(
     read: impl Fn(u64) -> Option<u64>,
 ) -> Option<Caller> {
     let outer = Some(bp).filter(|&bp| bp >= sp).and_then(&read)?;
-    let slots = (1..=SAVED_REGISTERS).filter_map(|word| bp.checked_add(8 * word));
+    let slots = (1..=SAVED_REGISTERS + 1).filter_map(|word| bp.checked_add(8 * word));
     let (slot, ip) =
         slots.filter_map(|slot| Some((slot, read(slot)?))).find(|&(_, word)| is_return_address(word))?;
     Some(Caller { ip, sp: slot.checked_add(8)?, bp: outer })
 }
-
-/// Words between a frame pointer and the return address, at most: `rbx` and `r12` to `r15` are the callee's to save.
-const SAVED_REGISTERS: u64 = 6;
 
 /// What a signal handler returns to, where no table says so (musl): the kernel's frame, by its looks. Gives the
 /// instruction that the signal hit and the general registers there, in DWARF's numbering.

@@ -2,12 +2,12 @@
 //! has to be read again, so names are paced by the host's budget, object by object.
 //!
 //! Naming gets a third of the host's budget over ten seconds, including the work of handing windows over, as
-//! far as everything else leaves it. Requests do not wait for budget, and no object waits longer than 60 s after its
-//! window ended, which is what all objects of hundreds of targets take after a start. What the coming windows will take
+//! far as everything else leaves it. Requests do not wait for budget, and no object waits to be begun for longer than 60 s
+//! after its window ended, which is what all objects of hundreds of targets take after a start. What the coming windows will take
 //! is withheld from the targets' budgets.
 //!
-//! A large object alone takes more than ten seconds leave for names. So it is read on as long as the host's budget has
-//! room; meanwhile the process that reads it is stopped.
+//! A large object alone may cost more than the host's budget has room for in ten seconds. So the process that reads it
+//! is stopped while there is no room, also after these 60 s: for a minute at most in each request to it.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, AtomicUsize, Ordering};
@@ -91,8 +91,8 @@ impl NameBudget {
         self.is_ending.store(true, Ordering::Relaxed);
     }
 
-    /// Whether an object may be read on, of which reading has taken `spent_ns` since the last call: it is not known
-    /// beforehand what an object takes, and a large one takes more than the host's budget has room for.
+    /// Whether reading an object may continue. It took `spent_ns` since the last call, and its cost is not known
+    /// beforehand.
     pub(crate) fn may_read_on(&self, spent_ns: u64) -> bool {
         self.room_ns.fetch_sub(spent_ns as i64, Ordering::Relaxed);
         self.waits_for_nothing() || self.has_room()
@@ -138,15 +138,14 @@ impl Pace {
     /// How long to wait before the next object of a window that was handed over at `handed_ns`, as far as is known now
     /// (ns). Nothing waits while a request does: names of later windows make up for it.
     pub(crate) fn pause_ns(&self, now_ns: u64, handed_ns: u64) -> u64 {
-        let (cpus, is_urgent) = (self.budget.cpus(), self.budget.is_urgent());
-        if cpus <= 0.0 || self.budget.is_ending.load(Ordering::Relaxed) {
+        if self.budget.waits_for_nothing() {
             return 0;
         }
+        let cpus = self.budget.cpus();
         let passed_ns = now_ns.saturating_sub(self.settled_ns) as f64;
-        let pause_ns = match is_urgent {
-            true => 0.0,
-            false if !self.budget.has_room() => DEBT_NS, // or until there is
-            false => (-self.level_ns / cpus - passed_ns).clamp(0.0, DEBT_NS),
+        let pause_ns = match self.budget.has_room() {
+            true => (-self.level_ns / cpus - passed_ns).clamp(0.0, DEBT_NS),
+            false => DEBT_NS, // or until there is
         };
         (pause_ns as u64).min(handed_ns.saturating_add(LONGEST_NS).saturating_sub(now_ns))
     }
@@ -231,7 +230,7 @@ mod tests {
         assert!(budget.may_read_on(SECOND_NS / 50));
         assert!(!budget.may_read_on(SECOND_NS / 50), "what is left is too little");
         budget.add_urgent();
-        assert!(budget.may_read_on(0), "somebody waits for it");
+        assert!(budget.may_read_on(0), "a request waits for it");
         budget.remove_urgent();
         assert!(!budget.may_read_on(0));
         budget.allow(0.01, SECOND_NS as f64 / 20.0);

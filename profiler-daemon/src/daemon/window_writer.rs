@@ -204,14 +204,19 @@ impl WriterState {
         if has_ended {
             return Some("internal error in the thread that stores windows; see sweetspot's log".to_owned());
         }
-        let waits_ns = |handed: &QueuedWindow| now_ns.saturating_sub(handed.at_ns);
-        let is_late = |handed: &&QueuedWindow| {
-            let is_there = handed.is_spooled == Some(true);
-            waits_ns(handed) > if is_there { TOO_LONG_FOR_NAMES_NS } else { TOO_LONG_NS }
-        };
-        if let Some(late) = self.handed.iter().find(is_late) {
-            let waits_s = waits_ns(late) / 1_000_000_000;
-            return Some(format!("a window has waited for {waits_s} s to be stored; check the disk"));
+        let late = self.handed.iter().find_map(|handed| {
+            let (longest_ns, for_what) = match handed.is_spooled {
+                Some(true) => {
+                    (TOO_LONG_FOR_NAMES_NS, "for its names; raise budget.host, or restart sweetspot")
+                }
+                _ => (TOO_LONG_NS, "to be stored; check the disk"),
+            };
+            let waits_ns = now_ns.saturating_sub(handed.at_ns);
+            (waits_ns > longest_ns)
+                .then(|| format!("a window has waited {} s {for_what}", waits_ns / 1_000_000_000))
+        });
+        if late.is_some() {
+            return late;
         }
         if self.dropped > 0 {
             return Some(format!(

@@ -23,7 +23,7 @@ use crate::sys::{clock, family, passing};
 const LOOK_EVERY_MS: u16 = 200;
 /// The same where a request may only take what there is CPU time for.
 const PACED_LOOK_EVERY_MS: u16 = 20;
-/// Longest time that a request is held back for CPU time: a host that is busy for long has names too.
+/// Longest time that the process is stopped during one request: a host without CPU time to spare gets names, too.
 const LONGEST_PAUSE: Duration = Duration::from_secs(60);
 /// For a process that was killed to be gone. One that waits for a disk takes longer, and is reaped later.
 const TO_END: Duration = Duration::from_millis(500);
@@ -265,10 +265,9 @@ struct Waiting {
     late: Option<String>,
     /// None where it may take what it needs.
     allowance: Option<Allowance>,
-    /// CPU time that the allowance was told of (ns).
-    told_ns: u64,
-    /// Whether it is stopped until there is CPU time for it, and for how long it was.
+    /// Whether it is stopped until there is CPU time for it.
     is_stopped: bool,
+    /// For how long it was, in this request.
     stopped_for: Duration,
 }
 
@@ -285,7 +284,6 @@ impl Waiting {
             looked: now,
             late: None,
             allowance,
-            told_ns: cpu_ns,
             is_stopped: false,
             stopped_for: Duration::ZERO,
         }
@@ -296,7 +294,6 @@ impl Waiting {
         let look_every_ms = if self.allowance.is_some() { PACED_LOOK_EVERY_MS } else { LOOK_EVERY_MS };
         loop {
             if self.looked.elapsed() >= Duration::from_millis(look_every_ms.into()) {
-                self.pace();
                 self.look()?;
             }
             let ready = poll(&mut [PollFd::new(socket, what)], PollTimeout::from(look_every_ms));
@@ -309,8 +306,10 @@ impl Waiting {
     }
 
     fn look(&mut self) -> io::Result<()> {
+        let passed = self.looked.elapsed();
         self.looked = Instant::now();
         let cpu_ns = clock::process_cpu_ns(self.pid).unwrap_or(self.last.0);
+        self.pace(cpu_ns.saturating_sub(self.last.0), passed);
         if cpu_ns != self.last.0 {
             self.last = (cpu_ns, self.looked);
         }
@@ -323,16 +322,14 @@ impl Waiting {
         if self.late.is_some() { Err(io::ErrorKind::TimedOut.into()) } else { Ok(()) }
     }
 
-    /// Stops the process where it has used up what it may, and has it go on when there is CPU time again.
-    fn pace(&mut self) {
+    /// Stops the process where it has used up what it may, and continues it when there is CPU time again. Since the
+    /// last look, it has used `used_ns` in the time that `passed`.
+    fn pace(&mut self, used_ns: u64, passed: Duration) {
         let Some(allowance) = &self.allowance else { return };
-        let cpu_ns = clock::process_cpu_ns(self.pid).unwrap_or(self.told_ns);
-        let used_ns = cpu_ns.saturating_sub(std::mem::replace(&mut self.told_ns, cpu_ns));
         let goes_on = allowance(used_ns) || self.stopped_for >= LONGEST_PAUSE;
         if self.is_stopped {
-            let stopped_for = self.looked.elapsed();
-            self.stopped_for += stopped_for;
-            self.forgive(stopped_for);
+            self.stopped_for += passed;
+            self.forgive(passed);
         }
         if goes_on == self.is_stopped {
             self.is_stopped = !goes_on;
@@ -341,7 +338,7 @@ impl Waiting {
     }
 
     fn signal(&self, signal: Signal) {
-        let _ = kill(Pid::from_raw(self.pid as i32), signal); // it may have ended; whoever waits finds out
+        let _ = kill(Pid::from_raw(self.pid as i32), signal); // if it has ended, the wait for its answer says so
     }
 
     /// The process waited for us meanwhile.
@@ -352,7 +349,7 @@ impl Waiting {
 }
 
 impl Drop for Waiting {
-    /// The next request finds it at work.
+    /// A request that is given up leaves no stopped process to the next.
     fn drop(&mut self) {
         if self.is_stopped {
             self.signal(Signal::SIGCONT);

@@ -192,7 +192,7 @@ mod tests {
         let path = format!("/proc/self/fd/{}", file.as_raw_fd());
         let memory = AgentMemory::of(&path).unwrap();
         let made = made_at(&path);
-        std::thread::sleep(Duration::from_millis(1_100)); // changes are told to a second
+        std::thread::sleep(Duration::from_millis(1_100)); // the time of a change is given in whole seconds
         memory.words()[MEMORY_WORDS - 1].store(7, Ordering::Relaxed);
         assert!(made.is_some() && made_at(&path) == made);
     }

@@ -187,9 +187,9 @@ fn beside(mut found: Found, whom: &[&str], seconds: Option<f64>) -> Result<Found
     const SAMPLY: &[&str] = &["samply", "record", "--save-only", "-o", "profile.json.gz"];
     // samply refuses to run at more than 1, even as root.
     let _paranoid = is_root().then(|| Sysctl::kernel("perf_event_paranoid", "1")).transpose()?;
-    let are_many = whom.iter().any(|word| word.contains(','));
+    let has_many_processes = whom.iter().any(|word| word.contains(','));
     for (profiler, words) in [(Profiler::Bare, PERF), (Profiler::Samply, SAMPLY)] {
-        if are_many && matches!(profiler, Profiler::Samply) {
+        if has_many_processes && matches!(profiler, Profiler::Samply) {
             continue; // it attaches to one process
         }
         let folder = tempfile::tempdir()?;

@@ -1,9 +1,8 @@
-//! What a decision says: the rate, and everything that it was decided by.
+//! Collects what a decision reports: the rate, and all its inputs.
 
-use super::super::decision::{DecidedCost, LawTerms, RateCaps, SoFar};
+use super::super::decision::{DecidedCost, Decision, LawInForce, LawTerms, RateCaps, Reason, SoFar};
 use super::super::rate_target::{BUDGET_MARGIN, RateTarget, horizon_s};
-use super::{Decision, RateController, Reason};
-use crate::rate::LawInForce;
+use super::RateController;
 
 impl RateController {
     pub(super) fn decision(&self, at_ns: u64, reason: Reason) -> Decision {

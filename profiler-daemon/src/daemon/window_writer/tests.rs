@@ -350,9 +350,10 @@ fn nothing_that_stands_still_looks_well() {
     assert_eq!(waiting(950, None).problem(false, now_ns), None);
     for unwritten in [None, Some(false)] {
         let problem = waiting(900, unwritten).problem(false, now_ns).unwrap();
-        assert!(problem.contains("for 100 s"), "{problem}");
+        assert!(problem.contains("100 s to be stored"), "{problem}");
     }
     assert_eq!(waiting(900, Some(true)).problem(false, now_ns), None, "its names wait for CPU time");
-    assert!(waiting(300, Some(true)).problem(false, now_ns).is_some());
+    let problem = waiting(300, Some(true)).problem(false, now_ns).unwrap();
+    assert!(problem.contains("700 s for its names"), "{problem}");
     assert!(waiting(950, None).problem(true, now_ns).is_some());
 }

@@ -26,12 +26,12 @@ const LOOK_NS: u64 = 25_000_000;
 const EARLY_LOOK_NS: u64 = 2_000_000;
 /// How long a run is beginning (ns).
 const BEGINNING_NS: u64 = 300_000_000;
-/// How long a run of `record` or `attach` has just begun (ns): a launcher such as rustup has a deep stack, and is replaced by
-/// the program itself after a few milliseconds.
+/// Time from the start of `record` or `attach` in which the rings are read most often (ns): a launcher such as rustup has a
+/// deep stack, and is replaced by the program itself after a few milliseconds.
 const OPENING_NS: u64 = 30_000_000;
 /// Time between two looks at the rings meanwhile (ns).
 const OPENING_LOOK_NS: u64 = 500_000;
-/// [`SETTLING_NS`] meanwhile. A record that comes later than that, on a CPU that was taken from us, is a stack less.
+/// [`SETTLING_NS`] meanwhile (ns). A mapping that is recorded later than that may cost a stack; waiting costs many.
 const OPENING_SETTLING_NS: u64 = 200_000;
 /// A jump by less than this factor cannot overspend the budget of a second within a step.
 const HARMLESS_JUMP: f64 = 2.0;
