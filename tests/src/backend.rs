@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::TcpStream;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::thread;
@@ -12,6 +12,7 @@ use anyhow::{Context, Result, ensure};
 use profile_files::pprof;
 use serde::Serialize;
 
+use crate::addresses::{Reserved, listen_at};
 use crate::guards::Running;
 
 /// Bodies that are longer are refused by [`Fault::TooLong`].
@@ -87,7 +88,7 @@ pub struct Kept {
 /// A backend in a process of its own, and the folder that outlives it.
 pub struct Backend {
     folder: PathBuf,
-    address: SocketAddr,
+    reserved: Reserved,
     running: Option<Running>,
 }
 
@@ -98,15 +99,14 @@ impl Backend {
     ///
     /// If no address is free.
     pub fn new(folder: &Path) -> Result<Backend> {
-        let address = TcpListener::bind("127.0.0.1:0")?.local_addr()?;
-        let backend = Backend { folder: folder.to_owned(), address, running: None };
+        let backend = Backend { folder: folder.to_owned(), reserved: Reserved::new()?, running: None };
         backend.play(Fault::None)?;
         Ok(backend)
     }
 
     /// Where it is reached.
     pub fn url(&self) -> String {
-        format!("http://{}", self.address)
+        format!("http://{}", self.reserved.address())
     }
 
     /// Starts it, if it is down.
@@ -117,7 +117,11 @@ impl Backend {
     pub fn come_up(&mut self) -> Result<()> {
         if self.running.is_none() {
             let mut command = Command::new(std::env::current_exe()?);
-            command.arg("--receive").arg(&self.folder).arg(self.address.to_string()).stdin(Stdio::null());
+            command
+                .arg("--receive")
+                .arg(&self.folder)
+                .arg(self.reserved.address().to_string())
+                .stdin(Stdio::null());
             self.running = Some(Running::start(&mut command)?);
         }
         Ok(())
@@ -172,7 +176,7 @@ fn kept(path: PathBuf) -> Result<Kept> {
 ///
 /// If it cannot listen at the address.
 pub fn receive(folder: &Path, address: &str) -> Result<()> {
-    let listener = TcpListener::bind(address).with_context(|| address.to_owned())?;
+    let listener = listen_at(address.parse()?).with_context(|| address.to_owned())?;
     for stream in listener.incoming().flatten() {
         let folder = folder.to_owned();
         // What is wrong with one connection is the client's to find out.

@@ -1,6 +1,7 @@
 //! What the tests and experiments share: programs of known truth, the profiler run from its command line,
 //! what came of it, and a simulated host for the control loop.
 
+pub mod addresses;
 pub mod aliasing;
 pub mod attempts;
 pub mod backend;

@@ -6,7 +6,7 @@
 use std::collections::BTreeSet;
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::TcpStream;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -17,6 +17,7 @@ use anyhow::{Context, Result, ensure};
 use nix::sys::signal::Signal;
 use serde_json::Value;
 use tempfile::TempDir;
+use tests::addresses::{Reserved, listen_at};
 use tests::daemon::Daemon;
 use tests::guards::Running;
 use tests::programs::{copy_program, program};
@@ -81,15 +82,14 @@ impl Request {
 
 /// A backend at an address of this machine that may be down at first. Its thread ends with the test's process.
 struct Backend {
-    address: SocketAddr,
+    reserved: Reserved,
     play: Arc<Mutex<Play>>,
     requests: Arc<Mutex<Vec<Request>>>,
 }
 
 impl Backend {
     fn down() -> Result<Backend> {
-        let address = TcpListener::bind("127.0.0.1:0")?.local_addr()?;
-        Ok(Backend { address, play: Arc::new(Mutex::new(OK)), requests: Arc::default() })
+        Ok(Backend { reserved: Reserved::new()?, play: Arc::new(Mutex::new(OK)), requests: Arc::default() })
     }
 
     fn start(play: Play) -> Result<Backend> {
@@ -100,7 +100,7 @@ impl Backend {
     }
 
     fn come_up(&self) -> Result<()> {
-        let listener = TcpListener::bind(self.address)?;
+        let listener = listen_at(self.reserved.address())?;
         let (play, requests) = (Arc::clone(&self.play), Arc::clone(&self.requests));
         thread::spawn(move || {
             for mut stream in listener.incoming().flatten() {
@@ -148,7 +148,7 @@ impl Backend {
     fn section(&self, name: &str, more: &str) -> String {
         format!(
             "[[export]]\nname = {name:?}\nto = \"http://{}\"\n{more}\n[budget]\nhost = \"50%\"\n",
-            self.address
+            self.reserved.address()
         )
     }
 }

@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use flate2::read::MultiGzDecoder;
 use prost::Message;
+use tests::addresses::Reserved;
 use tests::programs::program;
 use tests::run::{Ended, Sweetspot, run, sweetspot};
 
@@ -280,7 +281,8 @@ fn what_is_not_acknowledged_is_an_error_of_a_line_that_says_what_to_do() -> Resu
 
 #[test]
 fn nobody_who_listens_is_an_error() -> Result<()> {
-    let free = TcpListener::bind("127.0.0.1:0")?.local_addr()?;
+    let reserved = Reserved::new()?;
+    let free = reserved.address();
     let ended = push(&[&profile()?, "--to", &format!("http://{free}")])?.expect_status(1)?;
     ensure!(ended.stderr.contains(&format!("{free} refuses the connection")), "{ended:?}");
     let ended = push(&[&profile()?, "--to", "http://nowhere.invalid:4040"])?.expect_status(1)?;
