@@ -4,6 +4,7 @@
 //! both are compared with the CPU time of that moment. So the account says what all windows in progress can
 //! still afford; the clocks go down to their slowest for it, and are fast again one step into the next burst.
 
+use super::budget_grant::Grant;
 use super::cost::Cost;
 use super::last_ten_seconds::{LastTenSeconds, MERGE_NS, Span, TEN_SECONDS_NS};
 use super::meter::Spend;
@@ -30,7 +31,7 @@ struct AccountStep {
     doubt_ns: f64,
     /// CPU time that the budget is a ratio of, with its floor (ns).
     counted_ns: f64,
-    /// `counted_ns` times the budget ratio then in force.
+    /// What the budget then in force granted (ns).
     granted_ns: f64,
 }
 
@@ -74,14 +75,15 @@ impl AccountStep {
         self.cpu_ns.max(floor_cpus * self.wall_ns).max(1.0)
     }
 
-    /// What a budget leaves to be spent outside of the target (ns), with the costs at their upper end.
-    fn left_ns(&self, budget_ratio: f64) -> f64 {
+    /// What a budget leaves to be spent outside of the target (ns), with the costs at their upper end. Its last `to_come_ns` are
+    /// still to come.
+    fn left_ns(&self, budget: Grant, to_come_ns: f64) -> f64 {
         let others_cpu_ns = self.cpu_ns_or(OWN_COST_FLOOR_CPUS);
         let target_ns = self.target_ns * others_cpu_ns / self.cpu_ns_or(TARGET_FLOOR_CPUS);
         // What was spent within an earlier budget does not count against the present one.
-        let earlier_ns = self.granted_ns - budget_ratio * self.counted_ns;
+        let earlier_ns = self.granted_ns - budget.over_ns(self.wall_ns - to_come_ns, self.counted_ns);
         let others_ns = self.others_ns - self.put_off_ns;
-        budget_ratio * others_cpu_ns + earlier_ns - target_ns - others_ns - self.doubt_ns
+        budget.over_ns(self.wall_ns, others_cpu_ns) + earlier_ns - target_ns - others_ns - self.doubt_ns
     }
 }
 
@@ -102,18 +104,18 @@ pub struct Account {
     worst_10s: Option<f64>,
     worst_slowdown_10s: Option<f64>,
     worst_own_10s: Option<f64>,
-    budget_ratio: f64,
+    budget: Grant,
 }
 
 impl Account {
     /// An empty one, for a budget (ratio of the target's CPU time); the default has none.
     pub(super) fn new(budget_ratio: f64) -> Self {
-        Self { budget_ratio, ..Self::default() }
+        Self { budget: Grant::of_ratio(budget_ratio), ..Self::default() }
     }
 
-    /// The budget from now on (ratio of the target's CPU time).
-    pub(super) fn set_budget(&mut self, budget_ratio: f64) {
-        self.budget_ratio = budget_ratio;
+    /// Sets the budget from now on.
+    pub(super) fn set_budget(&mut self, budget: Grant) {
+        self.budget = budget;
     }
 
     /// Books a step of `wall_ns` in which the target used `cpu_ns`.
@@ -133,7 +135,7 @@ impl Account {
             ..AccountStep::default()
         };
         step.counted_ns = step.cpu_ns_or(OWN_COST_FLOOR_CPUS);
-        step.granted_ns = self.budget_ratio * step.counted_ns;
+        step.granted_ns = self.budget.over_ns(wall_ns, step.counted_ns);
         self.run.add(step);
         self.spent.add(spend);
         self.history.book(step);
@@ -150,7 +152,7 @@ impl Account {
     /// began before.
     pub fn take(&mut self) -> Account {
         let history = self.history.clone();
-        let next = Account { history, budget_ratio: self.budget_ratio, ..Account::default() };
+        let next = Account { history, budget: self.budget, ..Account::default() };
         std::mem::replace(self, next)
     }
 
@@ -174,7 +176,7 @@ impl Account {
             let mut whole =
                 AccountStep { wall_ns: to_come_ns, cpu_ns: busy_cpus * to_come_ns, ..AccountStep::default() };
             whole.add(begun);
-            least = least.min(whole.left_ns(self.budget_ratio) / to_come_ns);
+            least = least.min(whole.left_ns(self.budget, to_come_ns) / to_come_ns);
         }
         least / busy_cpus.max(OWN_COST_FLOOR_CPUS)
     }
@@ -349,7 +351,7 @@ mod tests {
         let mut account = Account::new(0.01);
         (0..100).for_each(|_| account.book(0.1e9, 0.1e9, &spend(1e6, 0.0)));
         assert!((account.affordable_ratio(1.0) - 0.01).abs() < 1e-9);
-        account.set_budget(0.002);
+        account.set_budget(Grant::of_ratio(0.002));
         assert!((account.affordable_ratio(1.0) - 0.002).abs() < 1e-9, "{}", account.affordable_ratio(1.0));
         account.book(0.1e9, 0.1e9, &spend(1e6, 0.0)); // five times as much as it may
         assert!(account.affordable_ratio(1.0) < 0.002);

@@ -1,5 +1,6 @@
 //! A token bucket on spent overhead: never over budget for long, even while the model is wrong.
 
+use super::budget_grant::Grant;
 use super::sample_cost::OWN_COST_FLOOR_CPUS;
 
 /// Depth in wall time, times the budget and the CPUs kept busy: what two steps bring.
@@ -11,8 +12,8 @@ pub(super) const TRICKLE: f64 = 0.1;
 
 /// Holds the overhead that may be spent, in CPU nanoseconds.
 ///
-/// It is filled by the target's CPU time: `budget_ratio` for each nanosecond, or for a tenth of a CPU if the target
-/// uses less, as [`Account`](super::Account) counts. The cost of sampling empties it. Its answer is a cap on the rate
+/// It is filled by the target's CPU time: the budget's ratio for each nanosecond, or for a tenth of a CPU if the target
+/// uses less, as [`Account`](super::Account) counts, and by what the budget grants in any case. The cost of sampling empties it. Its answer is a cap on the rate
 /// of the next step, not a pause: from half full up the cap is open, below that it falls with the level, and in debt a
 /// tenth of the budget is left. So over any window at most the budget, the depth, and what one step overshot before it
 /// was seen are spent.
@@ -22,10 +23,10 @@ pub(super) const TRICKLE: f64 = 0.1;
 /// same in ns, up to ten seconds' worth of the budget.
 #[derive(Clone, Debug)]
 pub struct TokenBucket {
-    budget_ratio: f64,
+    budget: Grant,
     level_ns: f64,
-    /// What the budget grants in [`DEPTH_NS`] at the present load.
-    usual_depth_ns: f64,
+    /// CPUs that the target kept busy in the last step.
+    busy_cpus: f64,
     /// Depth that does not follow the load: what a start may spend at once.
     least_depth_ns: f64,
     /// CPUs that the target is taken to use at least.
@@ -36,11 +37,10 @@ impl TokenBucket {
     /// A bucket for a budget (ratio of the target's CPU time), and one busy CPU. It holds a quarter, which allows for what a
     /// first guess takes: the first step finds everything cold and overdraws it.
     pub fn new(budget_ratio: f64) -> Self {
-        let usual_depth_ns = budget_ratio * DEPTH_NS;
         TokenBucket {
-            budget_ratio,
-            level_ns: 0.25 * usual_depth_ns,
-            usual_depth_ns,
+            budget: Grant::of_ratio(budget_ratio),
+            level_ns: 0.25 * budget_ratio * DEPTH_NS,
+            busy_cpus: 1.0,
             least_depth_ns: 0.0,
             floor_cpus: OWN_COST_FLOOR_CPUS,
         }
@@ -55,7 +55,7 @@ impl TokenBucket {
     pub(super) fn deepen(&mut self, least_depth_ns: f64) {
         let (before_ns, is_first) = (self.depth_ns(), self.least_depth_ns == 0.0);
         self.least_depth_ns = least_depth_ns;
-        if is_first && least_depth_ns > self.usual_depth_ns {
+        if is_first && least_depth_ns > self.usual_depth_ns() {
             self.level_ns = self.depth_ns();
         } else {
             self.rescale(before_ns);
@@ -64,7 +64,7 @@ impl TokenBucket {
 
     /// Level above half of the depth, if the bucket is deeper than its budget requires (ns).
     pub(super) fn spare_ns(&self) -> f64 {
-        let is_deep = self.least_depth_ns > self.usual_depth_ns;
+        let is_deep = self.least_depth_ns > self.usual_depth_ns();
         if is_deep { (self.level_ns - 0.5 * self.least_depth_ns).max(0.0) } else { 0.0 }
     }
 
@@ -74,10 +74,9 @@ impl TokenBucket {
     }
 
     /// Sets the budget. The relative level stays; a debt stays as it is.
-    pub fn set_budget(&mut self, budget_ratio: f64) {
+    pub(super) fn set_budget(&mut self, budget: Grant) {
         let before_ns = self.depth_ns();
-        self.usual_depth_ns *= budget_ratio / self.budget_ratio;
-        self.budget_ratio = budget_ratio;
+        self.budget = budget;
         self.rescale(before_ns);
     }
 
@@ -85,17 +84,17 @@ impl TokenBucket {
     pub fn settle(&mut self, wall_ns: f64, cpu_ns: f64, spent_ns: f64) {
         if wall_ns > 0.0 {
             let before_ns = self.depth_ns();
-            self.usual_depth_ns = self.usual_depth_at(cpu_ns / wall_ns);
+            self.busy_cpus = cpu_ns / wall_ns;
             self.rescale(before_ns);
         }
-        let debt_ns = self.usual_depth_ns * DEBT_NS / DEPTH_NS;
+        let debt_ns = self.accrual_ns(DEBT_NS, self.busy_cpus * DEBT_NS);
         let level_ns = self.level_ns + self.accrual_ns(wall_ns, cpu_ns) - spent_ns;
         self.level_ns = level_ns.clamp(-debt_ns, self.depth_ns());
     }
 
     /// What flows in during `wall_ns` in which the target uses `cpu_ns` (ns).
     pub fn accrual_ns(&self, wall_ns: f64, cpu_ns: f64) -> f64 {
-        self.budget_ratio * cpu_ns.max(self.floor_cpus * wall_ns)
+        self.budget.over_ns(wall_ns, cpu_ns.max(self.floor_cpus * wall_ns))
     }
 
     /// What it holds (ns); negative while a debt is paid back.
@@ -111,16 +110,21 @@ impl TokenBucket {
 
     /// The largest level (ns).
     pub fn depth_ns(&self) -> f64 {
-        self.usual_depth_ns.max(self.least_depth_ns)
+        self.usual_depth_ns().max(self.least_depth_ns)
+    }
+
+    /// What the budget grants in [`DEPTH_NS`] at the present load (ns).
+    fn usual_depth_ns(&self) -> f64 {
+        self.usual_depth_at(self.busy_cpus)
     }
 
     fn usual_depth_at(&self, busy_cpus: f64) -> f64 {
         self.accrual_ns(DEPTH_NS, busy_cpus * DEPTH_NS)
     }
 
-    /// The share of the target's CPU time that may be spent in the next step, everything included (ratio).
-    pub fn allowed_ratio(&self) -> f64 {
-        self.budget_ratio * (2.0 * self.level_ns / self.depth_ns()).max(TRICKLE)
+    /// What may be spent in the next step, everything included, over what the budget grants in it.
+    pub fn allowed_part(&self) -> f64 {
+        (2.0 * self.level_ns / self.depth_ns()).max(TRICKLE)
     }
 }
 
@@ -136,7 +140,7 @@ mod tests {
         bucket.settle(STEP, STEP, 0.005 * STEP); // at first it allows for half of it
         for _ in 0..100 {
             bucket.settle(STEP, STEP, 0.009 * STEP);
-            assert!(bucket.allowed_ratio() >= 0.009);
+            assert!(0.01 * bucket.allowed_part() >= 0.009);
         }
     }
 
@@ -145,7 +149,7 @@ mod tests {
         let mut bucket = TokenBucket::new(0.01);
         let mut spent = 0.0;
         for step in 0..1_000 {
-            let spend = bucket.allowed_ratio() * STEP;
+            let spend = 0.01 * bucket.allowed_part() * STEP;
             bucket.settle(STEP, STEP, spend);
             spent += spend;
             assert!(spent <= 0.01 * STEP * f64::from(step + 1) + bucket.depth_ns());
@@ -156,12 +160,12 @@ mod tests {
     fn another_budget_leaves_it_as_full_and_a_debt_as_large() {
         let mut bucket = TokenBucket::new(0.01);
         bucket.settle(STEP, STEP, 0.005 * STEP);
-        let open = bucket.allowed_ratio() / 0.01;
-        bucket.set_budget(0.002);
-        assert!((bucket.allowed_ratio() / 0.002 - open).abs() < 1e-12);
+        let open = bucket.allowed_part();
+        bucket.set_budget(Grant::of_ratio(0.002));
+        assert!((bucket.allowed_part() - open).abs() < 1e-12);
         bucket.settle(STEP, STEP, 0.02 * STEP);
         let debt_ns = bucket.level_ns();
-        bucket.set_budget(0.01);
+        bucket.set_budget(Grant::of_ratio(0.01));
         assert!(debt_ns < 0.0 && bucket.level_ns() == debt_ns);
     }
 
@@ -170,7 +174,7 @@ mod tests {
         let mut bucket = TokenBucket::new(0.01);
         bucket.settle(STEP, STEP, 0.1 * STEP);
         assert!(bucket.level_ns() < 0.0);
-        assert_eq!(bucket.allowed_ratio(), 0.001);
+        assert_eq!(bucket.allowed_part(), TRICKLE);
         for _ in 0..100 {
             bucket.settle(STEP, STEP, 0.001 * STEP);
         }

@@ -5,6 +5,7 @@ mod deciding;
 use super::account::{Account, TARGET_FLOOR_CPUS};
 use super::anytime::{Schedule, first_steps_ns};
 use super::bucket::{TRICKLE, TokenBucket};
+use super::budget_grant::Grant;
 use super::cost::CostModel;
 use super::current_load::CurrentLoad;
 use super::decision::{Decision, Reason};
@@ -87,8 +88,8 @@ pub(super) struct Budgets {
     pub(super) slowdown: Limit,
     /// The budget of own CPU time, where there is one.
     pub(super) own: Option<Limit>,
-    /// The target's part of the host's budget, for everything that sampling costs (ratio of the target's CPU time).
-    pub(super) granted: Option<f64>,
+    /// The target's part of the host's budget, for everything that sampling costs.
+    pub(super) granted: Option<Grant>,
     /// The token bucket of the granted budget.
     pub(super) bucket: TokenBucket,
     /// The rate that the most expensive of several targets allows (samples per CPU-second).
@@ -295,7 +296,7 @@ impl RateController {
             record_bytes: self.meter.record_bytes(),
             utilisation_cpus: self.meter.utilisation_cpus(),
             load: self.load(),
-            granted_ratio: self.granted_ratio(),
+            granted_ratio: self.granted().at(self.meter.utilisation_cpus()),
             dearest_hz: self.budgets.dearest_hz,
             schedule: self.schedule,
             threads: self.threads(),
@@ -405,9 +406,10 @@ impl RateController {
 
     /// The cap by the bucket of everything that sampling costs.
     fn granted_cap_hz(&self) -> f64 {
-        let (budget_ratio, current) = (self.granted_ratio(), &self.current);
+        let current = &self.current;
+        let budget_ratio = self.granted().at(current.busy_cpus());
         let fixed_ratio = current.fixed_ratio(&self.meter);
-        let (allowed, least) = (self.budgets.bucket.allowed_ratio(), TRICKLE * budget_ratio);
+        let (allowed, least) = (budget_ratio * self.budgets.bucket.allowed_part(), TRICKLE * budget_ratio);
         // A full bucket is a reserve for a jump of the cost, not to be spent on purpose.
         let expected = (allowed.min(OPEN * budget_ratio) - fixed_ratio).max(least);
         let by_level = (expected / current.sample_ns(&self.meter))

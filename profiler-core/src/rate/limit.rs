@@ -1,6 +1,7 @@
 //! One budget: a token bucket for the moment, and the spending of the last ten seconds.
 
 use super::bucket::{TRICKLE, TokenBucket};
+use super::budget_grant::Grant;
 use super::spending::{Spending, SpendingSpan};
 
 /// While costs are as expected, up to this multiple of the budget is spent; the rest of the bucket is a reserve
@@ -29,7 +30,7 @@ impl Limit {
     /// Sets the ratio from now on. Earlier spending counts against the ratio of its time.
     pub(super) fn set_ratio(&mut self, ratio: f64) {
         self.ratio = ratio;
-        self.bucket.set_budget(ratio);
+        self.bucket.set_budget(Grant::of_ratio(ratio));
     }
 
     /// Sets the least depth of the bucket (ns of CPU time).
@@ -55,7 +56,7 @@ impl Limit {
     /// expected base.
     pub(super) fn cap_hz(&self, fixed_ratio: f64, base_cpus: f64, usual_ns: f64, recent_ns: f64) -> f64 {
         let least = TRICKLE * self.ratio;
-        let most = self.bucket.allowed_ratio() + self.spare_ratio();
+        let most = self.ratio * self.bucket.allowed_part() + self.spare_ratio();
         let expected = (most.min(OPEN * self.ratio + self.spare_ratio()) - fixed_ratio).max(least);
         let base_cpus = base_cpus.max(self.floor_cpus);
         let evenly = self.spending.affordable_cpus(self.ratio * base_cpus) / base_cpus;

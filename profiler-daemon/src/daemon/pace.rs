@@ -1,7 +1,7 @@
 //! How fast windows are named. Many windows end together when many targets end, and after a start every object
 //! has to be read again, so names are paced by the host's budget, object by object.
 //!
-//! Naming gets a third of the host's budget over ten seconds, including the work of handing windows over, as
+//! Naming gets 35% of the host's budget over ten seconds, including the work of handing windows over, as
 //! far as everything else leaves it. Requests do not wait for budget, and no object waits to be begun for longer than 60 s
 //! after its window ended, which is what all objects of hundreds of targets take after a start. What the coming windows will take
 //! is withheld from the targets' budgets.
