@@ -332,7 +332,7 @@ mod tests {
             table.functions[0].cpu_s_high.unwrap() - table.functions[0].cpu_s_low.unwrap()
         };
         let narrow = width(&profile);
-        profile.run.sampling_cpu_se_s = 0.5;
+        profile.run.cpu.sampling_cpu_se_s = 0.5;
         assert!(width(&profile) > narrow * 1.05);
     }
 
@@ -353,9 +353,9 @@ mod tests {
     fn the_goal_is_the_run_s() {
         let mut profile = testing::profile();
         profile.stacks.truncate(3); // the three large ones
-        profile.run.precision_goal_ratio = 0.9;
+        profile.run.how.precision_goal_ratio = 0.9;
         assert!(functions(&profile).reached.unwrap().converged);
-        profile.run.precision_goal_ratio = 0.001;
+        profile.run.how.precision_goal_ratio = 0.001;
         let reached = functions(&profile).reached.unwrap();
         assert!(!reached.converged && reached.cpu_s_to_converge > Some(100.0), "{reached:?}");
     }

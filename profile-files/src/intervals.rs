@@ -68,7 +68,7 @@ pub struct Reached {
     /// The widest interval of the largest functions' long-run shares: half its width as a ratio of the share; 1 and
     /// more: nothing is known.
     pub precision_ratio: f64,
-    /// Whether that is within [`Run::precision_goal_ratio`].
+    /// Whether that is within [`HowSampled::precision_goal_ratio`](profiler_core::profile::HowSampled::precision_goal_ratio).
     pub converged: bool,
     /// CPU time of the target until it is, at the last rate (s); 0 if it is, absent where nobody can say.
     pub cpu_s_to_converge: Option<f64>,
@@ -113,12 +113,12 @@ fn is_uneven(windows: &[Amount]) -> bool {
 }
 
 fn confidence(run: &Run) -> Confidence {
-    Confidence::new(run.confidence)
+    Confidence::new(run.how.confidence)
 }
 
 /// Whether the run's goal is reached.
 pub(super) fn reached(run: &Run, table: &IntervalTable) -> Reached {
-    let asked = Some(run.precision_goal_ratio).filter(|ratio| *ratio > 0.0 && *ratio < 1.0);
+    let asked = Some(run.how.precision_goal_ratio).filter(|ratio| *ratio > 0.0 && *ratio < 1.0);
     let goal = asked.map_or_else(Goal::default, |relative| Goal { relative, ..Goal::default() });
     let precision = goal.judge(table);
     Reached {
@@ -141,7 +141,7 @@ impl Total {
     pub(super) fn new(cpu_ns: u64, run: &Run) -> Self {
         let cpu_s = cpu_ns as f64 / 1e9;
         // One error for all functions: however many there are, it needs no wider interval.
-        let doubt_s = confidence(run).normal_score() * run.sampling_cpu_se_s;
+        let doubt_s = confidence(run).normal_score() * run.cpu.sampling_cpu_se_s;
         let doubt_s = if doubt_s.is_finite() { doubt_s.clamp(0.0, cpu_s) } else { 0.0 };
         Self { cpu_s, doubt_s }
     }
@@ -163,13 +163,18 @@ impl Total {
 
 #[cfg(test)]
 mod tests {
+    use profiler_core::profile::{CpuTimes, HowSampled};
     use proptest::prelude::*;
 
     use super::*;
 
     #[test]
     fn the_errors_of_share_and_total_add_up_at_right_angles() {
-        let run = Run { confidence: 0.95, sampling_cpu_se_s: 0.4 / 1.959_964, ..Run::default() };
+        let run = Run {
+            how: HowSampled { confidence: 0.95, ..HowSampled::default() },
+            cpu: CpuTimes { sampling_cpu_se_s: 0.4 / 1.959_964, ..CpuTimes::default() },
+            ..Run::default()
+        };
         let total = Total::new(10_000_000_000, &run);
         // 5 s: .3 s from the share upwards and .15 s downwards, and .2 s from the total.
         let (low, high) = total.ends(0.5, Interval { low: 0.485, high: 0.53 }).unwrap();
@@ -201,7 +206,7 @@ mod tests {
         fn ends_are_finite_and_hold_the_figure(
             cpu_ns: u64, se_s: f64, confidence: f64, share in 0.0..=1.0, low in 0.0..=1.0, high in 0.0..=1.0,
         ) {
-            let run = Run { sampling_cpu_se_s: se_s, confidence, ..Run::default() };
+            let run = Run { cpu: CpuTimes { sampling_cpu_se_s: se_s, ..CpuTimes::default() }, how: HowSampled { confidence, ..HowSampled::default() }, ..Run::default() };
             let total = Total::new(cpu_ns, &run);
             if let Some((low, high)) = total.ends(share, Interval { low, high }) {
                 let cpu_s = cpu_ns as f64 / 1e9 * share;

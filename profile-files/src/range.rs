@@ -133,7 +133,7 @@ mod tests {
     #[test]
     fn what_is_missing_of_a_range_is_in_its_notes() {
         let read = read(Path::new(STORE), &query(0, 20), &|| true).unwrap();
-        assert_eq!(read.profile.run.samples, 3200);
+        assert_eq!(read.profile.run.counts.samples, 3200);
         let missing: Vec<&str> = missing(&read.profile).collect();
         assert_eq!(missing.len(), 1, "{missing:?}");
         assert!(missing[0].starts_with("nothing was kept from "), "{missing:?}");

@@ -196,7 +196,8 @@ mod tests {
             }
         }
         profile.stacks = stacks.to_vec();
-        (profile.run.samples, profile.run.target_cpu_s, profile.run.duration_s) = (6_000, 60.0, 60.0);
+        (profile.run.counts.samples, profile.run.cpu.target_cpu_s, profile.run.duration_s) =
+            (6_000, 60.0, 60.0);
         profile.run.start_unix_ns += rng.u64(..SECOND_NS); // no two hosts cut at one moment
         profile
     }
@@ -218,7 +219,7 @@ mod tests {
         for _ in 0..TIMES {
             let mut hosts: Vec<SymbolizedProfile> = (0..6).map(|_| host(&mut rng)).collect();
             // What samples cost is as sure as it is; here only that they are few matters.
-            hosts.iter_mut().for_each(|host| host.run.sampling_cpu_se_s = 0.0);
+            hosts.iter_mut().for_each(|host| host.run.cpu.sampling_cpu_se_s = 0.0);
             let sum = functions(&pooled(&hosts)).functions;
             let one = functions(&hosts[0]).functions;
             for name in ["memcpy", "main", "walk", "clear_page"] {
@@ -245,11 +246,14 @@ mod tests {
         let mut rng = fastrand::Rng::with_seed(7);
         let hosts: Vec<SymbolizedProfile> = (0..6).map(|_| host(&mut rng)).collect();
         let (one, sum) = (&hosts[0].run, pooled(&hosts).run);
-        assert!((sum.sampling_cpu_s - 6.0 * one.sampling_cpu_s).abs() < 1e-9);
-        assert!((sum.sampling_cpu_se_s - 6_f64.sqrt() * one.sampling_cpu_se_s).abs() < 1e-9, "{sum:?}");
-        assert!((sum.overhead_us - one.overhead_us).abs() < 1e-9);
-        assert!((sum.overhead_se_us - one.overhead_se_us / 6_f64.sqrt()).abs() < 1e-9);
-        assert_eq!((sum.samples, sum.target_cpu_s), (36_000, 360.0));
+        assert!((sum.cpu.sampling_cpu_s - 6.0 * one.cpu.sampling_cpu_s).abs() < 1e-9);
+        assert!(
+            (sum.cpu.sampling_cpu_se_s - 6_f64.sqrt() * one.cpu.sampling_cpu_se_s).abs() < 1e-9,
+            "{sum:?}"
+        );
+        assert!((sum.cost.overhead_us - one.cost.overhead_us).abs() < 1e-9);
+        assert!((sum.cost.overhead_se_us - one.cost.overhead_se_us / 6_f64.sqrt()).abs() < 1e-9);
+        assert_eq!((sum.counts.samples, sum.cpu.target_cpu_s), (36_000, 360.0));
         assert!(
             sum.notes.iter().any(|note| note.starts_with("this is the sum of 6 files")),
             "{:?}",
@@ -265,9 +269,9 @@ mod tests {
         for file in &files {
             pprof::write(&host(&mut rng), &mut File::create(file).unwrap()).unwrap();
         }
-        assert_eq!(from_files(&files[..1]).unwrap().run.samples, 6_000);
+        assert_eq!(from_files(&files[..1]).unwrap().run.counts.samples, 6_000);
         let sum = from_files(&files).unwrap();
-        assert_eq!((sum.run.samples, sum.stacks.len()), (18_000, 4));
+        assert_eq!((sum.run.counts.samples, sum.stacks.len()), (18_000, 4));
         std::fs::write(&files[1], "no profile").unwrap();
         assert!(from_files(&files).unwrap_err().to_string().contains("1.pb.gz cannot be shown"));
     }

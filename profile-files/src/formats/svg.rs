@@ -30,7 +30,7 @@ pub(super) fn write(profile: &SymbolizedProfile, out: &mut dyn Write) -> io::Res
 
 /// What the tooltip of a function adds to the figures of one of its frames: by its name, as it stands in the graph.
 fn intervals(profile: &SymbolizedProfile) -> FxHashMap<String, String> {
-    let confidence = profile.run.confidence * 100.0;
+    let confidence = profile.run.how.confidence * 100.0;
     let added = wholes(profile).into_iter().map(|(name, Whole { share, ends: (low, high) })| {
         let [share, low, high] = [share, low, high].map(|part| part * 100.0);
         let text = format!("; in all {share:.2}%, {low:.2} to {high:.2}% at {confidence}% confidence");
@@ -66,13 +66,14 @@ fn title(run: &Run) -> String {
 }
 
 fn subtitle(run: &Run) -> String {
-    let mut text = format!("{} {}", run.samples, names::visible(run.measure.counted()));
+    let mut text = format!("{} {}", run.counts.samples, names::visible(run.measure.counted()));
     // Written by another tool: nothing is known of its rate.
-    if run.confidence != 0.0 {
-        text += &format!(" at {:.0}/s, overhead {:.2}%", run.rate_hz, run.overhead_ratio * 100.0);
+    if run.how.confidence != 0.0 {
+        text +=
+            &format!(" at {:.0}/s, overhead {:.2}%", run.rate.rate_hz, run.overhead.overhead_ratio * 100.0);
     }
-    if run.truncated > 0 {
-        text += &format!(", {:.1}% of the stacks complete", run.complete_ratio * 100.0);
+    if run.counts.truncated > 0 {
+        text += &format!(", {:.1}% of the stacks complete", run.counts.complete_ratio * 100.0);
     }
     text
 }

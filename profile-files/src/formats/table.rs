@@ -60,8 +60,8 @@ fn block(lines: &[summary::Line], width: usize) -> String {
 
 /// Said in place of the functions where there are none.
 fn nothing(run: &Run) -> String {
-    match run.target_cpu_s {
-        _ if run.confidence == 0.0 => "no samples".to_owned(),
+    match run.cpu.target_cpu_s {
+        _ if run.how.confidence == 0.0 => "no samples".to_owned(),
         cpu_s if cpu_s >= WORTH_SAMPLING_S => format!("no samples of {} of CPU time", seconds(cpu_s)),
         cpu_s => {
             let used = if cpu_s > 0.0 { seconds(cpu_s) } else { "no".to_owned() };
@@ -73,7 +73,7 @@ fn nothing(run: &Run) -> String {
 
 fn list(out: &mut String, run: &Run, functions: &[FunctionCost], view: View) {
     let (shown, hidden) = functions.split_at(view.top.min(functions.len()));
-    let level = Ratio::new(run.confidence).ok().filter(|_| shown.iter().any(|f| f.share_ends.is_some()));
+    let level = Ratio::new(run.how.confidence).ok().filter(|_| shown.iter().any(|f| f.share_ends.is_some()));
     let title = level.map_or_else(String::new, |level| format!("{level} interval"));
     let intervals: Vec<String> = shown.iter().map(interval).collect();
     let widest = intervals.iter().chain([&title]).map(|text| text.chars().count()).max().unwrap_or(0);
@@ -82,8 +82,11 @@ fn list(out: &mut String, run: &Run, functions: &[FunctionCost], view: View) {
         format!("{cpu:>9} {share:>7}{interval} {total:>7} {mark} ")
     };
     // Of a short run, seconds with three decimals would all be 0.
-    let (unit, per_s, decimals) =
-        if (f64::MIN_POSITIVE..SHORT_S).contains(&run.target_cpu_s) { ("ms", 1e3, 2) } else { ("s", 1.0, 3) };
+    let (unit, per_s, decimals) = if (f64::MIN_POSITIVE..SHORT_S).contains(&run.cpu.target_cpu_s) {
+        ("ms", 1e3, 2)
+    } else {
+        ("s", 1.0, 3)
+    };
     let unit = column(&run.measure, unit);
     let _ = writeln!(out, "{}function [module]", columns(&unit, "share", &title, "total", ' '));
     for (function, interval) in shown.iter().zip(&intervals) {

@@ -3,6 +3,7 @@ use super::*;
 use crate::functions::functions;
 use crate::intervals::Reached;
 use crate::testing;
+use profiler_core::profile::{CostFigures, CpuTimes, HowSampled, OverheadFigures, RateFigures, SampleCounts};
 
 /// The profile's functions with intervals of plain figures, whatever the statistics say.
 fn table(profile: &SymbolizedProfile) -> FunctionTable {
@@ -21,7 +22,10 @@ fn table(profile: &SymbolizedProfile) -> FunctionTable {
 
 /// The run of the test profile, of which nothing is asked.
 fn run() -> Run {
-    Run { precision_goal_ratio: 0.0, ..testing::profile().run }
+    Run {
+        how: HowSampled { precision_goal_ratio: 0.0, ..testing::profile().run.how },
+        ..testing::profile().run
+    }
 }
 
 fn rendered(profile: &SymbolizedProfile, top: usize) -> String {
@@ -61,7 +65,8 @@ fn table_of_a_run_with_a_goal() {
 
 #[test]
 fn precision_in_words() {
-    let mut run = Run { precision_goal_ratio: 0.05, ..Run::default() };
+    let mut run =
+        Run { how: HowSampled { precision_goal_ratio: 0.05, ..HowSampled::default() }, ..Run::default() };
     let in_words = |run: &Run, precision_ratio, converged, cpu_s_to_converge| {
         goal(run, &Reached { precision_ratio, converged, cpu_s_to_converge })
     };
@@ -70,7 +75,7 @@ fn precision_in_words() {
     assert!(text(0.3, false, Some(75.4)).ends_with("±30.0%; ±5% takes 75 s more of CPU time at this rate"));
     assert!(text(0.3, false, None).ends_with("it is not known yet how long ±5% takes"));
     assert!(text(1.0, false, None).starts_with("too little is known"));
-    run.stopped = "precise".to_owned();
+    run.how.stopped = "precise".to_owned();
     let text = |ratio, converged, cpu_s| in_words(&run, ratio, converged, cpu_s);
     assert!(text(0.04, true, Some(0.0)).ends_with("±4.0%, within ±5%: sampling stopped"));
     assert!(text(0.07, false, Some(3.0)).contains("±7.0%; to ±5% together with what is inlined"));
@@ -102,7 +107,11 @@ fn a_file_of_another_tool_has_no_figures_of_ours() {
     let mut profile = testing::profile();
     profile.windows.clear();
     profile.stacks.iter_mut().for_each(|stack| stack.windows.clear());
-    profile.run = Run { target: "a.out".to_owned(), samples: 602, ..Run::default() };
+    profile.run = Run {
+        target: "a.out".to_owned(),
+        counts: SampleCounts { samples: 602, ..SampleCounts::default() },
+        ..Run::default()
+    };
     insta::assert_snapshot!(rendered(&profile, 20));
 }
 
@@ -110,16 +119,22 @@ fn a_file_of_another_tool_has_no_figures_of_ours() {
 #[test]
 fn a_file_without_a_figure_leaves_its_phrase_out() {
     let run = Run {
-        slowdown_ratio: 0.0,
-        slowdown_budget_ratio: 0.0,
-        own_cpu_ratio: 0.0,
-        own_cpu_budget_ratio: 0.0,
-        setup_cpu_s: 0.0,
-        law: String::new(),
-        law_samples: 0.0,
-        variance_ratio: 0.0,
-        replicas: 0.0,
-        interrupt_ratio: 0.0,
+        overhead: OverheadFigures {
+            slowdown_ratio: 0.0,
+            slowdown_budget_ratio: 0.0,
+            own_cpu_ratio: 0.0,
+            own_cpu_budget_ratio: 0.0,
+            ..run().overhead
+        },
+        cpu: CpuTimes { setup_cpu_s: 0.0, ..run().cpu },
+        rate: RateFigures {
+            law: String::new(),
+            law_samples: 0.0,
+            variance_ratio: 0.0,
+            replicas: 0.0,
+            ..run().rate
+        },
+        cost: CostFigures { interrupt_ratio: 0.0, ..run().cost },
         ..run()
     };
     assert_eq!(overhead(&run).unwrap(), "73.1 ± 1.5 µs a sample");
@@ -178,7 +193,12 @@ fn intervals_are_shares_between_nothing_and_all() {
 
 #[test]
 fn what_bounds_the_rate_is_said_in_plain_words() {
-    let of = |bound_by: &str| bound(&Run { bound_by: bound_by.to_owned(), ..Run::default() });
+    let of = |bound_by: &str| {
+        bound(&Run {
+            rate: RateFigures { bound_by: bound_by.to_owned(), ..RateFigures::default() },
+            ..Run::default()
+        })
+    };
     for (bound_by, words) in [
         ("law", "set by the law"),
         ("fixed", "fixed by --rate"),
@@ -192,19 +212,27 @@ fn what_bounds_the_rate_is_said_in_plain_words() {
         assert_eq!(of(bound_by).as_deref(), Some(words));
     }
     assert_eq!((of(""), of("several")), (None, None));
-    let fixed = Run { bound_by: "fixed".to_owned(), law: "fixed".to_owned(), ..run() };
+    let fixed = Run {
+        rate: RateFigures { bound_by: "fixed".to_owned(), law: "fixed".to_owned(), ..run().rate },
+        ..run()
+    };
     assert_eq!(rate(&fixed).unwrap(), "60/s of CPU time now; fixed by --rate");
     assert!(
         overhead(&fixed).unwrap().starts_with("slowdown 0.44% ± 0.01%, own CPU time"),
         "nothing bounds it"
     );
-    let anytime = Run { law: "anytime".to_owned(), law_samples: 5600.4, ..run() };
+    let anytime =
+        Run { rate: RateFigures { law: "anytime".to_owned(), law_samples: 5600.4, ..run().rate }, ..run() };
     assert!(rate(&anytime).unwrap().contains("602 samples, the law asks for 5600 (anytime law); limited by"));
-    let of_many = Run { replicas: 8.0, ..run() };
+    let of_many = Run { rate: RateFigures { replicas: 8.0, ..run().rate }, ..run() };
     assert!(
         rate(&of_many).unwrap().contains("; one of 8.0 replicas: 0.50 of the rate of one alone; limited by")
     );
-    assert!(!rate(&Run { bound_by: "fixed".to_owned(), ..of_many }).unwrap().contains("replicas"));
+    assert!(
+        !rate(&Run { rate: RateFigures { bound_by: "fixed".to_owned(), ..of_many.rate }, ..of_many })
+            .unwrap()
+            .contains("replicas")
+    );
 }
 
 /// A sum of runs that differ in everything has words for none of it.
@@ -212,20 +240,23 @@ fn what_bounds_the_rate_is_said_in_plain_words() {
 fn a_sum_of_different_runs_says_nothing_of_several() {
     let mut run = run();
     for word in [
-        &mut run.bound_by,
-        &mut run.law,
-        &mut run.attach_mode,
-        &mut run.unwind,
-        &mut run.stopped,
-        &mut run.handler_time,
-        &mut run.event,
+        &mut run.rate.bound_by,
+        &mut run.rate.law,
+        &mut run.how.attach_mode,
+        &mut run.how.unwind,
+        &mut run.how.stopped,
+        &mut run.cost.handler_time,
+        &mut run.how.event,
     ] {
         "several".clone_into(word);
     }
     run.target = "sh -c 'one\ntwo'".to_owned();
     run.notes = vec!["first\nsecond (in 1 of 3 windows)".to_owned()];
     for (windows, law_samples) in [(21, 839.2), (0, 5000.0)] {
-        let mut profile = SymbolizedProfile { run: Run { law_samples, ..run.clone() }, ..testing::profile() };
+        let mut profile = SymbolizedProfile {
+            run: Run { rate: RateFigures { law_samples, ..run.rate.clone() }, ..run.clone() },
+            ..testing::profile()
+        };
         profile.windows.truncate(windows);
         let text = render(&profile, &functions(&profile), View { width: 80, top: usize::MAX });
         assert!(!text.contains("several") && !text.contains("\\x"), "{text}");
@@ -242,9 +273,14 @@ fn samples_say_why_stacks_are_incomplete_where_some_are() {
         "602: 89.9% with complete stacks, 3 lost and made up for by those around them; incomplete: 49 of which nothing was recorded, 12 that contradict their \
          unwind information"
     );
-    let complete = Run { samples: 5375, confidence: 0.95, complete_ratio: 1.0, ..Run::default() };
+    let complete = Run {
+        counts: SampleCounts { samples: 5375, complete_ratio: 1.0, ..SampleCounts::default() },
+        how: HowSampled { confidence: 0.95, ..HowSampled::default() },
+        ..Run::default()
+    };
     assert_eq!(samples(&complete), "5375: 100.0% with complete stacks, 0 lost");
-    let completed = Run { outer_frames_from_earlier: 21, ..complete };
+    let completed =
+        Run { counts: SampleCounts { outer_frames_from_earlier: 21, ..complete.counts }, ..complete };
     assert_eq!(
         samples(&completed),
         "5375: 100.0% with complete stacks (21 with outer frames from an earlier sample), 0 lost"
@@ -253,7 +289,12 @@ fn samples_say_why_stacks_are_incomplete_where_some_are() {
 
 #[test]
 fn weights_are_told_where_they_are_off() {
-    let of = |weight_s| weights(&Run { weight_s, target_cpu_s: 10.0, ..Run::default() });
+    let of = |weight_s| {
+        weights(&Run {
+            cpu: CpuTimes { weight_s, target_cpu_s: 10.0, ..CpuTimes::default() },
+            ..Run::default()
+        })
+    };
     assert_eq!((of(9.81), of(10.19), of(0.0)), (None, None, None));
     assert_eq!(of(9.0).unwrap(), "the samples stand for 9.00 s, the scheduler counted 10.00 s (-10.0%)");
 }
@@ -264,23 +305,39 @@ fn a_run_of_few_samples_says_why_and_what_brings_more() {
     let functions = table(&testing::profile()).functions;
     let (known, unknown) = (&functions[..], &[][..]);
     assert_eq!(few(&run(), known), None);
-    let mut asked = Run { law_samples: 1205.0, ..run() };
+    let mut asked = Run { rate: RateFigures { law_samples: 1205.0, ..run().rate }, ..run() };
     let of_budget = "few samples: limited by the slowdown budget; --budget 2% allows more";
     assert_eq!((few(&asked, known), few(&asked, unknown).as_deref()), (None, Some(of_budget)));
-    asked.stopped = "window".to_owned();
+    asked.how.stopped = "window".to_owned();
     assert!(few(&asked, unknown).unwrap().ends_with("; a budget of 2% allows more"));
-    asked.target_cpu_s = 0.03;
+    asked.cpu.target_cpu_s = 0.03;
     let short = "few samples: the target used 30 ms of CPU time; profile a longer run";
     assert_eq!(few(&asked, unknown).as_deref(), Some(short));
     // Of a program without large functions.
-    assert_eq!(few(&Run { samples: 1_100, ..asked.clone() }, unknown), None);
-    assert!(few(&Run { samples: 1_100, law_samples: 2_500.0, ..asked }, unknown).is_some());
+    assert_eq!(
+        few(
+            &Run { counts: SampleCounts { samples: 1_100, ..asked.counts.clone() }, ..asked.clone() },
+            unknown
+        ),
+        None
+    );
+    assert!(
+        few(
+            &Run {
+                counts: SampleCounts { samples: 1_100, ..asked.counts },
+                rate: RateFigures { law_samples: 2_500.0, ..asked.rate },
+                ..asked
+            },
+            unknown
+        )
+        .is_some()
+    );
     for (bound_by, text) in [
         ("law", "few samples: the target used 10.05 s of CPU time; profile a longer run"),
         ("kernel", "few samples: limited by the kernel's highest rate; profile a longer run"),
         ("fixed", "few samples: fixed by --rate; a higher --rate brings more"),
     ] {
-        let run = Run { bound_by: bound_by.to_owned(), ..run() };
+        let run = Run { rate: RateFigures { bound_by: bound_by.to_owned(), ..run().rate }, ..run() };
         assert_eq!((few(&run, known), few(&run, unknown).as_deref()), (None, Some(text)));
     }
     assert_eq!(few(&Run::default(), unknown), None, "of another tool");
@@ -293,19 +350,38 @@ fn an_empty_profile_is_said_to_be_empty() {
         render(&profile, &FunctionTable::default(), View { width: 80, top: 12 })
     };
     assert!(text(Run::default()).starts_with("no samples\n"));
-    let ls = |target_cpu_s| Run { target: "ls".to_owned(), target_cpu_s, confidence: 0.95, ..Run::default() };
+    let ls = |target_cpu_s| Run {
+        target: "ls".to_owned(),
+        cpu: CpuTimes { target_cpu_s, ..CpuTimes::default() },
+        how: HowSampled { confidence: 0.95, ..HowSampled::default() },
+        ..Run::default()
+    };
     assert_eq!(text(ls(0.001)), "ls used 1 ms of CPU time: nothing to sample\n");
     assert_eq!(text(ls(0.0)), "ls used no CPU time: nothing to sample\n");
     let noted = Run { notes: vec!["as user".to_owned()], ..ls(0.0004) };
     assert_eq!(text(noted), "ls used 0.4 ms of CPU time: nothing to sample\n\nnote      as user\n");
-    let unseen = text(Run { overhead_us: 3.0, slowdown_budget_ratio: 0.05, ..ls(3.0) });
+    let unseen = text(Run {
+        cost: CostFigures { overhead_us: 3.0, ..ls(3.0).cost },
+        overhead: OverheadFigures { slowdown_budget_ratio: 0.05, ..ls(3.0).overhead },
+        ..ls(3.0)
+    });
     assert!(unseen.starts_with("no samples of 3.00 s of CPU time\n\ntarget    ls: 3.00 s"), "{unseen}");
-    assert_eq!(overhead(&Run { overhead_us: 3.0, slowdown_budget_ratio: 0.05, ..ls(0.001) }), None);
+    assert_eq!(
+        overhead(&Run {
+            cost: CostFigures { overhead_us: 3.0, ..ls(0.001).cost },
+            overhead: OverheadFigures { slowdown_budget_ratio: 0.05, ..ls(0.001).overhead },
+            ..ls(0.001)
+        }),
+        None
+    );
 }
 
 #[test]
 fn what_nobody_sampled_is_told_beside_the_target() {
-    let run = |not_sampled_cpu_s| Run { target_cpu_s: 10.0, not_sampled_cpu_s, ..Run::default() };
+    let run = |not_sampled_cpu_s| Run {
+        cpu: CpuTimes { target_cpu_s: 10.0, not_sampled_cpu_s, ..CpuTimes::default() },
+        ..Run::default()
+    };
     assert!(target(&run(4.0)).ends_with(", 4.00 s not sampled, in no function"));
     assert!(!target(&run(0.05)).contains("not sampled") && !target(&Run::default()).contains("not sampled"));
 }

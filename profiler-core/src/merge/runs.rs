@@ -42,6 +42,19 @@ fn finite(figure: f64) -> f64 {
     if figure.is_finite() { figure } else { 0.0 }
 }
 
+fn each(parts: &mut OverheadParts) -> [&mut f64; 8] {
+    [
+        &mut parts.base_ratio,
+        &mut parts.frames_ratio,
+        &mut parts.stack_ratio,
+        &mut parts.switches_ratio,
+        &mut parts.side_records_ratio,
+        &mut parts.foreign_ratio,
+        &mut parts.self_ratio,
+        &mut parts.fixed_ratio,
+    ]
+}
+
 /// The part of a count, to the next whole number.
 pub(super) fn part_of(count: u64, part: f64) -> u64 {
     if part >= 1.0 { count } else { (count as f64 * part).round() as u64 }
@@ -64,8 +77,8 @@ impl Runs {
         self.targets.insert(run.target.clone());
         self.counts(run, part);
         self.times(run, part);
-        self.ratios(run, finite(run.target_cpu_s).max(0.0) * part);
-        self.costs(run, run.samples as f64 * part);
+        self.ratios(run, finite(run.cpu.target_cpu_s).max(0.0) * part);
+        self.costs(run, run.counts.samples as f64 * part);
         self.words(run);
         self.notes.add(&run.notes, run.merged_windows, part);
         self.changes(run, range);
@@ -74,73 +87,90 @@ impl Runs {
 
     fn counts(&mut self, run: &Run, part: f64) {
         macro_rules! add {
-            ($($count:ident),*) => {$(
-                self.sum.$count = self.sum.$count.saturating_add(part_of(run.$count, part));
+            ($($group:ident.$count:ident),*) => {$(
+                let sum = &mut self.sum.$group.$count;
+                *sum = sum.saturating_add(part_of(run.$group.$count, part));
             )*};
         }
-        add!(lost, undecodable, throttled, foreign_samples, handler_samples, retunes);
         add!(
-            walked_frames,
-            copied_bytes,
-            outer_frames_from_earlier,
-            maps_reread,
-            mappings_dropped,
-            files_lost,
-            symbol_evictions,
-            symbol_rereads
+            counts.lost,
+            counts.undecodable,
+            counts.throttled,
+            counts.foreign_samples,
+            cost.handler_samples,
+            rate.retunes
+        );
+        add!(
+            counts.walked_frames,
+            counts.copied_bytes,
+            counts.outer_frames_from_earlier,
+            files.maps_reread,
+            files.mappings_dropped,
+            files.files_lost,
+            files.symbol_evictions,
+            files.symbol_rereads
         );
         // The next run meets the same objects again.
-        self.sum.objects = self.sum.objects.max(run.objects);
-        self.sum.symbol_bytes_peak = self.sum.symbol_bytes_peak.max(run.symbol_bytes_peak);
+        self.sum.files.objects = self.sum.files.objects.max(run.files.objects);
+        self.sum.files.symbol_bytes_peak = self.sum.files.symbol_bytes_peak.max(run.files.symbol_bytes_peak);
     }
 
     fn times(&mut self, run: &Run, part: f64) {
         macro_rules! add {
-            ($($seconds:ident),*) => {$(self.sum.$seconds += finite(run.$seconds) * part;)*};
+            ($($group:ident.$seconds:ident),*) => {$(self.sum.$group.$seconds += finite(run.$group.$seconds) * part;)*};
         }
-        add!(target_cpu_s, sampling_cpu_s, not_sampled_cpu_s, weight_s, self_cpu_s, setup_cpu_s, law_samples);
-        self.sum.sampling_cpu_se_s =
-            self.errors(self.sum.sampling_cpu_se_s, finite(run.sampling_cpu_se_s) * part);
+        add!(
+            cpu.target_cpu_s,
+            cpu.sampling_cpu_s,
+            cpu.not_sampled_cpu_s,
+            cpu.weight_s,
+            cpu.self_cpu_s,
+            cpu.setup_cpu_s,
+            rate.law_samples
+        );
+        self.sum.cpu.sampling_cpu_se_s =
+            self.errors(self.sum.cpu.sampling_cpu_se_s, finite(run.cpu.sampling_cpu_se_s) * part);
     }
 
     /// Adds `cpu_s` times each ratio; [`Self::finish`] divides.
     fn ratios(&mut self, run: &Run, cpu_s: f64) {
         macro_rules! add {
-            ($sum:expr, $of:expr; $($ratio:ident),*) => {$($sum.$ratio += finite($of.$ratio) * cpu_s;)*};
+            ($($group:ident: $($ratio:ident),*;)*) => {$($(self.sum.$group.$ratio += finite(run.$group.$ratio) * cpu_s;)*)*};
         }
-        add!(self.sum, run; overhead_ratio, budget_ratio, slowdown_ratio, slowdown_budget_ratio, own_cpu_budget_ratio,
-            variance_ratio, replicas);
-        if run.interrupt_ratio > 0.0 {
-            self.sum.interrupt_ratio += finite(run.interrupt_ratio) * cpu_s;
+        add!(
+            overhead: overhead_ratio, budget_ratio, slowdown_ratio, slowdown_budget_ratio, own_cpu_budget_ratio;
+            rate: variance_ratio, replicas, rate_hz, optimum_rate_hz, unbounded_rate_hz;
+        );
+        let mut parts = run.overhead.overhead_parts;
+        for (sum, part) in each(&mut self.sum.overhead.overhead_parts).into_iter().zip(each(&mut parts)) {
+            *sum += finite(*part) * cpu_s;
+        }
+        if run.cost.interrupt_ratio > 0.0 {
+            self.sum.cost.interrupt_ratio += finite(run.cost.interrupt_ratio) * cpu_s;
             self.interrupts_cpu_s += cpu_s;
         }
-        add!(self.sum, run; rate_hz, optimum_rate_hz, unbounded_rate_hz);
-        add!(
-            self.sum.overhead_parts, run.overhead_parts;
-            base_ratio, frames_ratio, stack_ratio, switches_ratio, side_records_ratio, foreign_ratio, self_ratio,
-            fixed_ratio
-        );
         let worst = |a: f64, b: f64| a.max(finite(b));
-        self.sum.overhead_worst_1s_ratio =
-            worst(self.sum.overhead_worst_1s_ratio, run.overhead_worst_1s_ratio);
-        self.sum.overhead_worst_10s_ratio =
-            worst(self.sum.overhead_worst_10s_ratio, run.overhead_worst_10s_ratio);
-        self.sum.slowdown_worst_10s_ratio =
-            worst(self.sum.slowdown_worst_10s_ratio, run.slowdown_worst_10s_ratio);
-        self.sum.own_cpu_worst_10s_ratio =
-            worst(self.sum.own_cpu_worst_10s_ratio, run.own_cpu_worst_10s_ratio);
+        self.sum.overhead.overhead_worst_1s_ratio =
+            worst(self.sum.overhead.overhead_worst_1s_ratio, run.overhead.overhead_worst_1s_ratio);
+        self.sum.overhead.overhead_worst_10s_ratio =
+            worst(self.sum.overhead.overhead_worst_10s_ratio, run.overhead.overhead_worst_10s_ratio);
+        self.sum.overhead.slowdown_worst_10s_ratio =
+            worst(self.sum.overhead.slowdown_worst_10s_ratio, run.overhead.slowdown_worst_10s_ratio);
+        self.sum.overhead.own_cpu_worst_10s_ratio =
+            worst(self.sum.overhead.own_cpu_worst_10s_ratio, run.overhead.own_cpu_worst_10s_ratio);
         self.cpu_s += cpu_s;
     }
 
     /// Adds `samples` times the cost of each; [`Self::finish`] divides.
     fn costs(&mut self, run: &Run, samples: f64) {
-        self.sum.overhead_us += finite(run.overhead_us) * samples;
-        self.sum.overhead_se_us = self.errors(self.sum.overhead_se_us, finite(run.overhead_se_us) * samples);
-        self.sum.self_us += finite(run.self_us) * samples;
-        if let (Some(handler_us), Some(se_us)) = (run.handler_us, run.handler_se_us) {
-            *self.sum.handler_us.get_or_insert_default() += finite(handler_us) * samples;
-            let sum_us = self.sum.handler_se_us.unwrap_or_default();
-            self.sum.handler_se_us = Some(self.errors(sum_us, finite(se_us) * samples));
+        self.sum.cost.overhead_us += finite(run.cost.overhead_us) * samples;
+        self.sum.cost.overhead_se_us =
+            self.errors(self.sum.cost.overhead_se_us, finite(run.cost.overhead_se_us) * samples);
+        self.sum.cost.self_us += finite(run.cost.self_us) * samples;
+        if let (Some(handler_us), Some(se_us)) = (run.cost.handler_us, run.cost.handler_se_us) {
+            *self.sum.cost.handler_us.get_or_insert_default() += finite(handler_us) * samples;
+            let sum_us = self.sum.cost.handler_se_us.unwrap_or_default();
+            self.sum.cost.handler_se_us = Some(self.errors(sum_us, finite(se_us) * samples));
             self.handler_runs += samples;
         }
         self.samples += samples;
@@ -149,20 +179,30 @@ impl Runs {
     fn words(&mut self, run: &Run) {
         let first = self.runs == 0;
         macro_rules! common {
-            ($($word:ident),*) => {$(
+            ($($group:ident.$word:ident),*) => {$(
+                let (sum, word) = (&mut self.sum.$group.$word, &run.$group.$word);
                 if first {
-                    self.sum.$word = run.$word.clone();
-                } else if self.sum.$word != run.$word {
-                    self.sum.$word = SEVERAL.to_owned();
+                    sum.clone_from(word);
+                } else if sum != word {
+                    *sum = SEVERAL.to_owned();
                 }
             )*};
         }
-        common!(handler_time, bound_by, law, attach_mode, event, unwind, stopped);
-        self.sum.overhead_modes = if first { run.overhead_modes.clone() } else { Vec::new() };
-        self.sum.stack_copy_bytes = self.sum.stack_copy_bytes.max(run.stack_copy_bytes);
-        self.sum.confidence = if run.confidence > 0.0 { run.confidence } else { self.sum.confidence };
-        self.sum.precision_goal_ratio = run.precision_goal_ratio;
-        self.sum.seed = run.seed;
+        common!(
+            cost.handler_time,
+            rate.bound_by,
+            rate.law,
+            how.attach_mode,
+            how.event,
+            how.unwind,
+            how.stopped
+        );
+        self.sum.cost.overhead_modes = if first { run.cost.overhead_modes.clone() } else { Vec::new() };
+        self.sum.how.stack_copy_bytes = self.sum.how.stack_copy_bytes.max(run.how.stack_copy_bytes);
+        self.sum.how.confidence =
+            if run.how.confidence > 0.0 { run.how.confidence } else { self.sum.how.confidence };
+        self.sum.how.precision_goal_ratio = run.how.precision_goal_ratio;
+        self.sum.how.seed = run.how.seed;
     }
 
     fn changes(&mut self, run: &Run, range: Range) {
@@ -182,12 +222,13 @@ impl Runs {
         (run.notes, run.merged_windows) = self.notes.finish();
         run.start_unix_ns = span.from_unix_ns;
         run.duration_s = (span.to_unix_ns - span.from_unix_ns) as f64 * 1e-9;
-        run.own_cpu_ratio = if run.duration_s > 0.0 { run.self_cpu_s / run.duration_s } else { 0.0 };
-        run.samples = stacks.iter().fold(0, |sum, stack| stack.samples.saturating_add(sum));
+        run.overhead.own_cpu_ratio =
+            if run.duration_s > 0.0 { run.cpu.self_cpu_s / run.duration_s } else { 0.0 };
+        run.counts.samples = stacks.iter().fold(0, |sum, stack| stack.samples.saturating_add(sum));
         let mut truncated_by = TruncatedBy::default();
         stacks.iter().for_each(|stack| truncated_by.add(stack.outcome, stack.samples));
-        (run.truncated, run.truncated_by) = (truncated_by.total(), truncated_by);
-        run.complete_ratio = 1.0 - run.truncated as f64 / run.samples.max(1) as f64;
+        (run.counts.truncated, run.counts.truncated_by) = (truncated_by.total(), truncated_by);
+        run.counts.complete_ratio = 1.0 - run.counts.truncated as f64 / run.counts.samples.max(1) as f64;
         if self.changes.len() <= MAX_CHANGES {
             self.changes.sort_by_key(|(at, _)| *at);
             let since = |at: u64| at.saturating_sub(span.from_unix_ns) as f64 * 1e-9;
@@ -199,32 +240,28 @@ impl Runs {
 
     fn means(&mut self) {
         macro_rules! divide {
-            ($of:expr, $by:expr; $($figure:ident),*) => {$($of.$figure /= $by;)*};
+            ($by:expr; $($group:ident.$figure:ident),*) => {$(self.sum.$group.$figure /= $by;)*};
         }
         if self.cpu_s > 0.0 {
             divide!(
-                self.sum, self.cpu_s;
-                overhead_ratio, budget_ratio, slowdown_ratio, slowdown_budget_ratio, own_cpu_budget_ratio, variance_ratio,
-                replicas, rate_hz, optimum_rate_hz, unbounded_rate_hz
+                self.cpu_s;
+                overhead.overhead_ratio, overhead.budget_ratio, overhead.slowdown_ratio, overhead.slowdown_budget_ratio, overhead.own_cpu_budget_ratio, rate.variance_ratio,
+                rate.replicas, rate.rate_hz, rate.optimum_rate_hz, rate.unbounded_rate_hz
             );
-            divide!(
-                self.sum.overhead_parts, self.cpu_s;
-                base_ratio, frames_ratio, stack_ratio, switches_ratio, side_records_ratio, foreign_ratio, self_ratio,
-                fixed_ratio
-            );
+            each(&mut self.sum.overhead.overhead_parts).into_iter().for_each(|part| *part /= self.cpu_s);
         } else {
-            self.sum.overhead_parts = OverheadParts::default();
+            self.sum.overhead.overhead_parts = OverheadParts::default();
         }
         if self.interrupts_cpu_s > 0.0 {
-            self.sum.interrupt_ratio /= self.interrupts_cpu_s;
+            self.sum.cost.interrupt_ratio /= self.interrupts_cpu_s;
         }
         if self.samples > 0.0 {
-            divide!(self.sum, self.samples; overhead_us, overhead_se_us, self_us);
+            divide!(self.samples; cost.overhead_us, cost.overhead_se_us, cost.self_us);
         }
         let per_sample =
             |sum: &mut Option<f64>, samples: f64| *sum = sum.filter(|_| samples > 0.0).map(|us| us / samples);
-        per_sample(&mut self.sum.handler_us, self.handler_runs);
-        per_sample(&mut self.sum.handler_se_us, self.handler_runs);
+        per_sample(&mut self.sum.cost.handler_us, self.handler_runs);
+        per_sample(&mut self.sum.cost.handler_se_us, self.handler_runs);
     }
 }
 

@@ -47,14 +47,15 @@ fn profile(target: &str, start_s: u64, windows: &[&[(u32, u64)]]) -> SymbolizedP
             target: target.to_owned(),
             start_unix_ns: start_s * SECOND,
             duration_s: windows.len() as f64,
-            samples,
-            lost: 10,
-            target_cpu_s: samples as f64,
-            overhead_us: 20.0,
-            overhead_ratio: 0.01,
-            budget_ratio: 0.02,
-            confidence: 0.95,
-            attach_mode: "cpu".to_owned(),
+            counts: SampleCounts { samples, lost: 10, ..SampleCounts::default() },
+            cpu: CpuTimes { target_cpu_s: samples as f64, ..CpuTimes::default() },
+            cost: CostFigures { overhead_us: 20.0, ..CostFigures::default() },
+            overhead: OverheadFigures {
+                overhead_ratio: 0.01,
+                budget_ratio: 0.02,
+                ..OverheadFigures::default()
+            },
+            how: HowSampled { confidence: 0.95, attach_mode: "cpu".to_owned(), ..HowSampled::default() },
             rate_history: vec![RateChange { at_s: 0.5, rate_hz: 99.0, reason: "law".to_owned() }],
             notes: vec!["a note".to_owned()],
             ..Run::default()
@@ -110,9 +111,12 @@ fn equal_stacks_add_up_and_targets_stay_apart() {
     assert_eq!(sum.stacks[0].windows.len(), 3);
     assert_eq!(sum.run.target, "a, b");
     assert_eq!((sum.run.start_unix_ns, sum.run.duration_s), (100 * SECOND, 3.0));
-    assert_eq!((sum.run.samples, sum.run.lost), (67, 30));
-    assert!((sum.run.overhead_ratio - 0.01).abs() < 1e-12 && (sum.run.overhead_us - 20.0).abs() < 1e-12);
-    assert_eq!((sum.run.attach_mode.as_str(), sum.run.notes.len()), ("cpu", 1));
+    assert_eq!((sum.run.counts.samples, sum.run.counts.lost), (67, 30));
+    assert!(
+        (sum.run.overhead.overhead_ratio - 0.01).abs() < 1e-12
+            && (sum.run.cost.overhead_us - 20.0).abs() < 1e-12
+    );
+    assert_eq!((sum.run.how.attach_mode.as_str(), sum.run.notes.len()), ("cpu", 1));
     assert_eq!(sum.run.rate_history.iter().map(|change| change.at_s).collect::<Vec<_>>(), [0.5, 0.5, 2.5]);
 }
 
@@ -149,9 +153,12 @@ fn a_part_of_a_profile_is_its_windows_in_the_range() {
     let a = profile("a", 100, &[&[(1, 1)], &[(1, 2)], &[(3, 4)], &[(1, 8)]]);
     let sum = merged(seconds(101, 103), 1, std::slice::from_ref(&a));
     assert_eq!((weight(&sum, "a", "parse"), weight(&sum, "a", "walk")), (2, 4));
-    assert_eq!((sum.run.samples, sum.run.truncated, sum.run.truncated_by.broken), (6, 4, 4));
-    assert_eq!(sum.run.lost, 4, "of 10, the part of the CPU time");
-    assert!((sum.run.target_cpu_s - 6.0).abs() < 1e-9);
+    assert_eq!(
+        (sum.run.counts.samples, sum.run.counts.truncated, sum.run.counts.truncated_by.broken),
+        (6, 4, 4)
+    );
+    assert_eq!(sum.run.counts.lost, 4, "of 10, the part of the CPU time");
+    assert!((sum.run.cpu.target_cpu_s - 6.0).abs() < 1e-9);
     assert!(!Merger::new(seconds(0, 100), 1).add(&a));
 }
 
@@ -170,8 +177,8 @@ fn a_profile_without_windows_is_one() {
 fn a_target_that_did_nothing_was_watched() {
     let idle = profile("a", 100, &[&[], &[]]);
     let sum = merged(seconds(0, 1000), 1, &[idle]);
-    assert_eq!((sum.stacks.len(), sum.windows.len(), sum.run.lost), (0, 2, 10));
-    assert_eq!(sum.run.complete_ratio, 1.0);
+    assert_eq!((sum.stacks.len(), sum.windows.len(), sum.run.counts.lost), (0, 2, 10));
+    assert_eq!(sum.run.counts.complete_ratio, 1.0);
 }
 
 #[test]
@@ -186,12 +193,15 @@ fn bins_are_as_many_as_a_run_has_windows() {
 #[test]
 fn figures_that_are_none_stay_out() {
     let mut a = profile("a", 100, &[&[(1, 1)]]);
-    (a.run.overhead_us, a.run.target_cpu_s, a.run.rate_hz) = (f64::NAN, f64::INFINITY, f64::NEG_INFINITY);
+    (a.run.cost.overhead_us, a.run.cpu.target_cpu_s, a.run.rate.rate_hz) =
+        (f64::NAN, f64::INFINITY, f64::NEG_INFINITY);
     a.stacks[0].windows[0].cpu_ns = u64::MAX;
     a.stacks[0].cpu_ns = u64::MAX;
     let sum = merged(seconds(0, 1000), 1, &[a.clone(), a]);
     assert!(
-        sum.run.overhead_us.is_finite() && sum.run.target_cpu_s.is_finite() && sum.run.rate_hz.is_finite()
+        sum.run.cost.overhead_us.is_finite()
+            && sum.run.cpu.target_cpu_s.is_finite()
+            && sum.run.rate.rate_hz.is_finite()
     );
     assert_eq!(sum.stacks[0].cpu_ns, u64::MAX);
 }
@@ -210,20 +220,30 @@ fn every_figure_of_a_run_is_carried() {
     let mut a = profile("a", 100, &[&[(1, 5), (3, 5)]]);
     let run = &mut a.run;
     macro_rules! set {
-        ($value:expr; $($key:ident),* $(,)?) => {$(run.$key = $value;)*};
+        ($value:expr; $($group:ident: $($key:ident),*;)*) => {$($(run.$group.$key = $value;)*)*};
     }
-    set!(3; lost, outer_frames_from_earlier, undecodable, maps_reread, mappings_dropped, objects, files_lost, symbol_bytes_peak, symbol_evictions,
-        symbol_rereads, throttled, foreign_samples, walked_frames, copied_bytes, handler_samples, retunes,
-        stack_copy_bytes, seed);
-    set!(0.5; target_cpu_s, sampling_cpu_s, sampling_cpu_se_s, not_sampled_cpu_s, weight_s, self_cpu_s, setup_cpu_s, overhead_us,
-        overhead_se_us, self_us, overhead_ratio, overhead_worst_1s_ratio, overhead_worst_10s_ratio, budget_ratio, rate_hz,
-        slowdown_ratio, slowdown_budget_ratio, own_cpu_ratio, own_cpu_budget_ratio, law_samples, variance_ratio, replicas,
-        interrupt_ratio, slowdown_worst_10s_ratio, own_cpu_worst_10s_ratio,        
-        optimum_rate_hz, unbounded_rate_hz, confidence, precision_goal_ratio);
-    set!("word".to_owned(); handler_time, bound_by, law, attach_mode, event, unwind, stopped);
-    set!(Some(0.5); handler_us, handler_se_us);
-    run.overhead_parts.base_ratio = 0.5;
-    run.overhead_modes = vec![crate::rate::CostMode { overhead_us: 1.0, share: 1.0 }];
+    set!(
+        3;
+        counts: lost, outer_frames_from_earlier, undecodable, throttled, foreign_samples, walked_frames, copied_bytes;
+        files: maps_reread, mappings_dropped, objects, files_lost, symbol_bytes_peak, symbol_evictions, symbol_rereads;
+        cost: handler_samples;
+        rate: retunes;
+        how: stack_copy_bytes, seed;
+    );
+    set!(
+        0.5;
+        cpu: target_cpu_s, sampling_cpu_s, sampling_cpu_se_s, not_sampled_cpu_s, weight_s, self_cpu_s, setup_cpu_s;
+        cost: overhead_us, overhead_se_us, self_us, interrupt_ratio;
+        overhead: overhead_ratio, overhead_worst_1s_ratio, overhead_worst_10s_ratio, budget_ratio;
+        overhead: slowdown_ratio, slowdown_budget_ratio, slowdown_worst_10s_ratio;
+        overhead: own_cpu_ratio, own_cpu_budget_ratio, own_cpu_worst_10s_ratio;
+        rate: rate_hz, optimum_rate_hz, unbounded_rate_hz, law_samples, variance_ratio, replicas;
+        how: confidence, precision_goal_ratio;
+    );
+    set!("word".to_owned(); cost: handler_time; rate: bound_by, law; how: attach_mode, event, unwind, stopped;);
+    set!(Some(0.5); cost: handler_us, handler_se_us;);
+    run.overhead.overhead_parts.base_ratio = 0.5;
+    run.cost.overhead_modes = vec![crate::rate::CostMode { overhead_us: 1.0, share: 1.0 }];
     let sum = serde_json::to_value(&merged(seconds(0, 1000), 1, &[a]).run).unwrap();
     let nothing = serde_json::to_value(Run::default()).unwrap();
     for (key, value) in sum.as_object().unwrap() {

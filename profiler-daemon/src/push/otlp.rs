@@ -114,11 +114,11 @@ fn about_run(run: &Run, dictionary: &mut Dictionary) -> Vec<i32> {
     let ratio = |ratio: f64| (ratio > 0.0).then_some(Value::DoubleValue(ratio));
     let count = |count: u64| (count > 0).then(|| Value::IntValue(signed(count)));
     for (key, value, unit) in [
-        ("sweetspot.rate", ratio(run.rate_hz), "Hz"),
-        ("sweetspot.overhead.ratio", ratio(run.overhead_ratio), "1"),
-        ("sweetspot.slowdown.ratio", ratio(run.slowdown_ratio), "1"),
-        ("sweetspot.complete.ratio", ratio(run.complete_ratio), "1"),
-        ("sweetspot.samples.lost", count(run.lost), "1"),
+        ("sweetspot.rate", ratio(run.rate.rate_hz), "Hz"),
+        ("sweetspot.overhead.ratio", ratio(run.overhead.overhead_ratio), "1"),
+        ("sweetspot.slowdown.ratio", ratio(run.overhead.slowdown_ratio), "1"),
+        ("sweetspot.complete.ratio", ratio(run.counts.complete_ratio), "1"),
+        ("sweetspot.samples.lost", count(run.counts.lost), "1"),
     ] {
         if let Some(value) = value {
             indices.push(dictionary.attribute(key, value, unit));
@@ -157,7 +157,7 @@ fn value_type(dictionary: &mut Dictionary, kind: &str, unit: &str) -> ValueType 
 
 /// What a sample stands for (ns), never 0: the period of the last rate, else the mean.
 fn period_ns(profile: &SymbolizedProfile) -> i64 {
-    let rate_hz = profile.run.rate_hz;
+    let rate_hz = profile.run.rate.rate_hz;
     if rate_hz > 0.0 {
         return ((1e9 / rate_hz).round() as i64).max(1);
     }

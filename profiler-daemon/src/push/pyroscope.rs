@@ -33,8 +33,8 @@ fn query(run: &Run, identity: &PushIdentity) -> String {
     query.append_pair("format", "pprof");
     query.append_pair("spyName", "sweetspot");
     // A whole number is expected.
-    if run.rate_hz >= 0.5 {
-        query.append_pair("sampleRate", &(run.rate_hz.round() as u32).to_string());
+    if run.rate.rate_hz >= 0.5 {
+        query.append_pair("sampleRate", &(run.rate.rate_hz.round() as u32).to_string());
     }
     query.finish()
 }
@@ -62,6 +62,8 @@ fn only(text: &str, is_allowed: impl Fn(char) -> bool) -> String {
 mod tests {
     use profile_files::testing;
 
+    use profiler_core::profile::RateFigures;
+
     use super::*;
 
     fn identity(service: &str, labels: &[(&str, &str)]) -> PushIdentity {
@@ -78,7 +80,7 @@ mod tests {
             "name=shop%7Bk8s_pod_name%3Dshop-0%2Cteam%3Da+b%7D&from=1760000000&until=1760000013&format=pprof\
              &spyName=sweetspot&sampleRate=60"
         );
-        let other = Run { rate_hz: f64::NAN, start_unix_ns: 0, ..run };
+        let other = Run { rate: RateFigures { rate_hz: f64::NAN, ..run.rate }, start_unix_ns: 0, ..run };
         assert_eq!(self::query(&other, &identity("x", &[])), "name=x%7B%7D&format=pprof&spyName=sweetspot");
     }
 

@@ -478,11 +478,11 @@ fn not_named(frame: Frame, cut: &Cut, place: &str) -> Unknown {
 /// Adds notes about the memory for symbols.
 fn note_memory(names: &Names<'_>, objects: &Objects, run: &mut Run) {
     let memory = &objects.memory;
-    run.objects = objects.objects_seen;
-    run.files_lost = objects.files_lost();
-    run.symbol_bytes_peak = memory.peak();
-    run.symbol_evictions = memory.evictions();
-    run.symbol_rereads = memory.rereads();
+    run.files.objects = objects.objects_seen;
+    run.files.files_lost = objects.files_lost();
+    run.files.symbol_bytes_peak = memory.peak();
+    run.files.symbol_evictions = memory.evictions();
+    run.files.symbol_rereads = memory.rereads();
     if let Some((path, reason)) = names.symbols_only.first() {
         let others = match names.symbols_only.len() - 1 {
             0 => String::new(),

@@ -11,7 +11,10 @@
 
 use anyhow::Result;
 use config::{Ratio, SamplingSettings};
-use profiler_core::profile::{Measure, Outcome, OverheadParts, Run};
+use profiler_core::profile::{
+    CostFigures, CpuTimes, FileFigures, HowSampled, Measure, Outcome, OverheadFigures, OverheadParts,
+    PredictedFigures, RateFigures, Run, SampleCounts,
+};
 use profiler_core::rate::Account;
 
 use super::engine::{Engine, Figures};
@@ -42,7 +45,7 @@ pub(super) fn deliver(
 ) -> Result<()> {
     let (collected, figures, outputs) = engine.end();
     let (mut run, scale) = run(&figures, &collected, setup, sampling, target);
-    run.stopped = stop.as_str().to_owned();
+    run.how.stopped = stop.as_str().to_owned();
     let servers = debuginfod.map(|settings| debuginfod::Servers::new(settings.clone()));
     let profile =
         names::symbolize(collected, scale, run, servers.as_ref(), &names::CancelFlag::default(), &mut || ());
@@ -59,7 +62,7 @@ pub(crate) fn run(
     target: String,
 ) -> (Run, f64) {
     let mut run = figures_of(figures, setup, sampling, target);
-    run.weight_s = collected.weight_ns() * 1e-9;
+    run.cpu.weight_s = collected.weight_ns() * 1e-9;
     let seen = match (figures.source.is_loaded, figures.kernel_seen) {
         (true, _) => Seen::Agents,
         (false, true) => Seen::Everything,
@@ -70,8 +73,8 @@ pub(crate) fn run(
         Seen::UserCode | Seen::Agents => None,
     };
     let scale = compensate(&mut run, &figures.account, seen, sampled_s) * undone(collected);
-    let worth_s = (NOT_SAMPLED_WORTH_A_NOTE * run.target_cpu_s).max(NOT_SAMPLED_WORTH_A_NOTE_S);
-    if run.not_sampled_cpu_s > worth_s {
+    let worth_s = (NOT_SAMPLED_WORTH_A_NOTE * run.cpu.target_cpu_s).max(NOT_SAMPLED_WORTH_A_NOTE_S);
+    if run.cpu.not_sampled_cpu_s > worth_s {
         run.notes.push(not_sampled(&run, seen));
     }
     (run, scale)
@@ -94,7 +97,7 @@ fn not_sampled(run: &Run, seen: Seen) -> String {
              or processes that had no event for a moment"
         }
     };
-    let share = run.not_sampled_cpu_s / run.target_cpu_s * 100.0;
+    let share = run.cpu.not_sampled_cpu_s / run.cpu.target_cpu_s * 100.0;
     format!("{share:.0}% of the CPU time was not sampled and is in no function; it was used by {whose}")
 }
 
@@ -122,21 +125,21 @@ enum Seen {
 /// by threads without a timer; it is reported separately, and not attributed to other functions.
 fn compensate(run: &mut Run, account: &Account, seen: Seen, sampled_s: Option<f64>) -> f64 {
     let (whole_s, charged) = match seen {
-        Seen::Everything if run.target_cpu_s > 0.0 => {
-            (sampled_s.unwrap_or(f64::INFINITY).min(run.target_cpu_s), account.charged())
+        Seen::Everything if run.cpu.target_cpu_s > 0.0 => {
+            (sampled_s.unwrap_or(f64::INFINITY).min(run.cpu.target_cpu_s), account.charged())
         }
-        Seen::Agents if run.target_cpu_s > 0.0 => {
-            let with_lost = 1.0 + run.lost as f64 / run.samples.max(1) as f64;
-            ((run.weight_s * with_lost).min(run.target_cpu_s), account.charged())
+        Seen::Agents if run.cpu.target_cpu_s > 0.0 => {
+            let with_lost = 1.0 + run.counts.lost as f64 / run.counts.samples.max(1) as f64;
+            ((run.cpu.weight_s * with_lost).min(run.cpu.target_cpu_s), account.charged())
         }
-        _ => (run.weight_s, account.charged_by_samples()),
+        _ => (run.cpu.weight_s, account.charged_by_samples()),
     };
     if seen != Seen::UserCode {
-        run.not_sampled_cpu_s = (run.target_cpu_s - whole_s).max(0.0);
+        run.cpu.not_sampled_cpu_s = (run.cpu.target_cpu_s - whole_s).max(0.0);
     }
-    run.sampling_cpu_s = (charged.mean_ns * 1e-9).clamp(0.0, MOST_SAMPLING * whole_s);
-    run.sampling_cpu_se_s = (charged.se_ns * 1e-9).clamp(0.0, whole_s);
-    if run.weight_s > 0.0 { (whole_s - run.sampling_cpu_s) / run.weight_s } else { 1.0 }
+    run.cpu.sampling_cpu_s = (charged.mean_ns * 1e-9).clamp(0.0, MOST_SAMPLING * whole_s);
+    run.cpu.sampling_cpu_se_s = (charged.se_ns * 1e-9).clamp(0.0, whole_s);
+    if run.cpu.weight_s > 0.0 { (whole_s - run.cpu.sampling_cpu_s) / run.cpu.weight_s } else { 1.0 }
 }
 
 fn figures_of(end: &Figures, setup: &Setup, sampling: &SamplingSettings, target: String) -> Run {
@@ -150,67 +153,86 @@ fn figures_of(end: &Figures, setup: &Setup, sampling: &SamplingSettings, target:
         target,
         start_unix_ns: end.start_unix_ns,
         duration_s: end.duration_ns as f64 * 1e-9,
-        samples: end.counts.samples,
-        lost: end.counts.lost,
-        truncated,
-        truncated_by: end.counts.truncated,
-        complete_ratio: 1.0 - truncated as f64 / samples,
-        outer_frames_from_earlier: end.counts.completed,
-        undecodable: end.counts.undecodable,
-        maps_reread: end.counts.maps_reread,
-        mappings_dropped: end.counts.mappings_dropped,
-        throttled: end.counts.throttled,
-        foreign_samples: end.counts.foreign,
-        walked_frames: end.counts.frames,
-        copied_bytes: end.counts.stack_bytes,
-        target_cpu_s: end.target_cpu_ns as f64 * 1e-9,
-        self_cpu_s: end.self_cpu_ns as f64 * 1e-9,
-        setup_cpu_s: (end.setup_cpu_ns as f64 + account.spent().self_once_ns) * 1e-9,
-        overhead_us: cost.target.mean_ns * 1e-3,
-        overhead_se_us: cost.target.se_ns * 1e-3,
-        handler_time: end.handler_time.clone(),
-        handler_us: handler_ns.map(|time| time.mean_ns * 1e-3),
-        handler_se_us: handler_ns.map(|time| time.se_ns * 1e-3),
-        handler_samples: handler.as_ref().map_or(0, |handler| handler.samples),
-        overhead_modes: handler.map_or_else(Vec::new, |handler| handler.modes),
-        self_us: end.self_cpu_ns as f64 * 1e-3 / samples,
-        overhead_ratio: account.ratio(),
-        overhead_parts: parts(account),
-        overhead_worst_1s_ratio: account.worst_1s_ratio(),
-        overhead_worst_10s_ratio: account.worst_10s_ratio(),
-        budget_ratio: sampling.budget.get(),
-        slowdown_ratio: account.slowdown_ratio(),
-        slowdown_budget_ratio: sampling.budget.get(),
-        slowdown_worst_10s_ratio: account.worst_10s_slowdown_ratio(),
-        own_cpu_ratio: account.own_cpu_ratio(),
-        own_cpu_worst_10s_ratio: account.worst_10s_own_cpu_ratio(),
-        own_cpu_budget_ratio: sampling.own_cpu.map_or(0.0, Ratio::get),
-        rate_hz: decision.map_or(0.0, |decision| decision.rate_hz),
-        optimum_rate_hz: decision.map_or(0.0, |decision| decision.terms.optimum_rate_hz),
-        unbounded_rate_hz: decision.map_or(0.0, |decision| decision.terms.unbounded_rate_hz),
-        bound_by: decision.map_or("", |decision| decision.bound_by.as_str()).to_owned(),
-        law: decision.map_or("", |decision| decision.terms.law.as_str()).to_owned(),
-        law_samples: decision.map_or(0.0, |decision| decision.terms.law_samples),
-        variance_ratio: decision.map_or(0.0, |decision| decision.terms.variance_ratio),
-        replicas: decision.map_or(0.0, |decision| decision.terms.replicas),
-        interrupt_ratio: decision.map_or(0.0, |decision| decision.cost.interrupt_ratio),
-        predicted_overhead_us: prediction.overhead_ns.mean * 1e-3,
-        predicted_overhead_se_us: prediction.overhead_ns.se * 1e-3,
-        predicted_overhead_ratio: prediction.overhead_ratio.mean,
-        predicted_overhead_se_ratio: prediction.overhead_ratio.se,
-        predicted_rate_hz: prediction.rate_hz.mean,
-        predicted_rate_se_hz: prediction.rate_hz.se,
-        retunes: decision.map_or(0, |decision| decision.so_far.retunes),
-        attach_mode: end.attach_mode.as_str().to_owned(),
-        event: end.source.event.to_owned(),
-        unwind: end.settings.method.as_str().to_owned(),
-        stack_copy_bytes: u64::from(end.settings.copied_bytes()),
-        confidence: sampling.confidence.get(),
-        precision_goal_ratio: sampling.until_precision.map_or(0.0, Ratio::get),
-        seed: setup.seed,
+        counts: SampleCounts {
+            samples: end.counts.samples,
+            lost: end.counts.lost,
+            truncated,
+            truncated_by: end.counts.truncated,
+            complete_ratio: 1.0 - truncated as f64 / samples,
+            outer_frames_from_earlier: end.counts.completed,
+            undecodable: end.counts.undecodable,
+            throttled: end.counts.throttled,
+            foreign_samples: end.counts.foreign,
+            walked_frames: end.counts.frames,
+            copied_bytes: end.counts.stack_bytes,
+        },
+        files: FileFigures {
+            maps_reread: end.counts.maps_reread,
+            mappings_dropped: end.counts.mappings_dropped,
+            ..FileFigures::default()
+        },
+        cpu: CpuTimes {
+            target_cpu_s: end.target_cpu_ns as f64 * 1e-9,
+            self_cpu_s: end.self_cpu_ns as f64 * 1e-9,
+            setup_cpu_s: (end.setup_cpu_ns as f64 + account.spent().self_once_ns) * 1e-9,
+            ..CpuTimes::default()
+        },
+        cost: CostFigures {
+            overhead_us: cost.target.mean_ns * 1e-3,
+            overhead_se_us: cost.target.se_ns * 1e-3,
+            handler_time: end.handler_time.clone(),
+            handler_us: handler_ns.map(|time| time.mean_ns * 1e-3),
+            handler_se_us: handler_ns.map(|time| time.se_ns * 1e-3),
+            handler_samples: handler.as_ref().map_or(0, |handler| handler.samples),
+            overhead_modes: handler.map_or_else(Vec::new, |handler| handler.modes),
+            self_us: end.self_cpu_ns as f64 * 1e-3 / samples,
+            interrupt_ratio: decision.map_or(0.0, |decision| decision.cost.interrupt_ratio),
+        },
+        overhead: OverheadFigures {
+            overhead_ratio: account.ratio(),
+            overhead_parts: parts(account),
+            overhead_worst_1s_ratio: account.worst_1s_ratio(),
+            overhead_worst_10s_ratio: account.worst_10s_ratio(),
+            budget_ratio: sampling.budget.get(),
+            slowdown_ratio: account.slowdown_ratio(),
+            slowdown_budget_ratio: sampling.budget.get(),
+            slowdown_worst_10s_ratio: account.worst_10s_slowdown_ratio(),
+            own_cpu_ratio: account.own_cpu_ratio(),
+            own_cpu_worst_10s_ratio: account.worst_10s_own_cpu_ratio(),
+            own_cpu_budget_ratio: sampling.own_cpu.map_or(0.0, Ratio::get),
+        },
+        rate: RateFigures {
+            rate_hz: decision.map_or(0.0, |decision| decision.rate_hz),
+            optimum_rate_hz: decision.map_or(0.0, |decision| decision.terms.optimum_rate_hz),
+            unbounded_rate_hz: decision.map_or(0.0, |decision| decision.terms.unbounded_rate_hz),
+            bound_by: decision.map_or("", |decision| decision.bound_by.as_str()).to_owned(),
+            law: decision.map_or("", |decision| decision.terms.law.as_str()).to_owned(),
+            law_samples: decision.map_or(0.0, |decision| decision.terms.law_samples),
+            variance_ratio: decision.map_or(0.0, |decision| decision.terms.variance_ratio),
+            replicas: decision.map_or(0.0, |decision| decision.terms.replicas),
+            retunes: decision.map_or(0, |decision| decision.so_far.retunes),
+        },
+        predicted: PredictedFigures {
+            overhead_us: prediction.overhead_ns.mean * 1e-3,
+            overhead_se_us: prediction.overhead_ns.se * 1e-3,
+            overhead_ratio: prediction.overhead_ratio.mean,
+            overhead_se_ratio: prediction.overhead_ratio.se,
+            rate_hz: prediction.rate_hz.mean,
+            rate_se_hz: prediction.rate_hz.se,
+        },
+        how: HowSampled {
+            attach_mode: end.attach_mode.as_str().to_owned(),
+            event: end.source.event.to_owned(),
+            unwind: end.settings.method.as_str().to_owned(),
+            stack_copy_bytes: u64::from(end.settings.copied_bytes()),
+            confidence: sampling.confidence.get(),
+            precision_goal_ratio: sampling.until_precision.map_or(0.0, Ratio::get),
+            seed: setup.seed,
+            ..HowSampled::default()
+        },
         rate_history: end.history.clone(),
         notes: notes(end),
-        ..Run::default() // known after naming, or given by the caller
+        ..Run::default()
     }
 }
 
@@ -286,7 +308,11 @@ mod tests {
     }
 
     fn compensated(target_cpu_s: f64, weight_s: f64, account: &Account, seen: Seen) -> (f64, Run) {
-        let mut run = Run { target_cpu_s, weight_s, samples: 900, ..Run::default() };
+        let mut run = Run {
+            cpu: CpuTimes { target_cpu_s, weight_s, ..CpuTimes::default() },
+            counts: SampleCounts { samples: 900, ..SampleCounts::default() },
+            ..Run::default()
+        };
         let scale = compensate(&mut run, account, seen, None);
         (scale * weight_s, run)
     }
@@ -295,36 +321,49 @@ mod tests {
     fn what_sampling_added_is_taken_out() {
         let (cpu_s, run) = compensated(10.0, 8.0, &account(1.0), Seen::Everything);
         assert!((cpu_s - 9.0).abs() < 1e-9, "{cpu_s}");
-        assert_eq!((run.sampling_cpu_s, run.sampling_cpu_se_s), (1.0, 0.25));
+        assert_eq!((run.cpu.sampling_cpu_s, run.cpu.sampling_cpu_se_s), (1.0, 0.25));
     }
 
     #[test]
     fn without_the_kernel_the_samples_are_taken_out_of_the_weights() {
         let (cpu_s, run) = compensated(10.0, 8.0, &account(1.0), Seen::UserCode);
         assert!((cpu_s - 7.5).abs() < 1e-9, "{cpu_s}");
-        assert_eq!((run.sampling_cpu_s, run.sampling_cpu_se_s), (0.5, 0.125));
+        assert_eq!((run.cpu.sampling_cpu_s, run.cpu.sampling_cpu_se_s), (0.5, 0.125));
     }
 
     #[test]
     fn who_has_no_agent_does_not_become_the_others() {
         let (cpu_s, run) = compensated(10.0, 4.0, &account(0.1), Seen::Agents);
-        assert!((cpu_s - 3.9).abs() < 1e-9 && (run.not_sampled_cpu_s - 6.0).abs() < 1e-9, "{cpu_s} {run:?}");
+        assert!(
+            (cpu_s - 3.9).abs() < 1e-9 && (run.cpu.not_sampled_cpu_s - 6.0).abs() < 1e-9,
+            "{cpu_s} {run:?}"
+        );
         let (cpu_s, run) = compensated(10.0, 10.5, &account(0.1), Seen::Agents);
-        assert!((cpu_s - 9.9).abs() < 1e-9 && run.not_sampled_cpu_s == 0.0, "{cpu_s} {run:?}");
+        assert!((cpu_s - 9.9).abs() < 1e-9 && run.cpu.not_sampled_cpu_s == 0.0, "{cpu_s} {run:?}");
         // Samples that were lost are made up for by the others.
-        let mut run = Run { target_cpu_s: 10.0, weight_s: 4.5, samples: 900, lost: 100, ..Run::default() };
+        let mut run = Run {
+            cpu: CpuTimes { target_cpu_s: 10.0, weight_s: 4.5, ..CpuTimes::default() },
+            counts: SampleCounts { samples: 900, lost: 100, ..SampleCounts::default() },
+            ..Run::default()
+        };
         let scale = compensate(&mut run, &account(0.0), Seen::Agents, None);
-        assert!((4.5 * scale - 5.0).abs() < 1e-9 && (run.not_sampled_cpu_s - 5.0).abs() < 1e-9, "{run:?}");
+        assert!(
+            (4.5 * scale - 5.0).abs() < 1e-9 && (run.cpu.not_sampled_cpu_s - 5.0).abs() < 1e-9,
+            "{run:?}"
+        );
         assert!(not_sampled(&run, Seen::Agents).starts_with("50% of the CPU time was not sampled"));
     }
 
     #[test]
     fn what_no_event_sampled_does_not_become_the_functions() {
         for (sampled_s, not_sampled_s) in [(8.0, 2.0), (10.5, 0.0)] {
-            let mut run = Run { target_cpu_s: 10.0, weight_s: 7.9, ..Run::default() };
+            let mut run = Run {
+                cpu: CpuTimes { target_cpu_s: 10.0, weight_s: 7.9, ..CpuTimes::default() },
+                ..Run::default()
+            };
             let scale = compensate(&mut run, &account(0.0), Seen::Everything, Some(sampled_s));
             assert!((7.9 * scale - (10.0 - not_sampled_s)).abs() < 1e-9, "{scale}");
-            assert!((run.not_sampled_cpu_s - not_sampled_s).abs() < 1e-9, "{run:?}");
+            assert!((run.cpu.not_sampled_cpu_s - not_sampled_s).abs() < 1e-9, "{run:?}");
         }
     }
 
@@ -334,7 +373,7 @@ mod tests {
             for seen in [Seen::Everything, Seen::UserCode, Seen::Agents] {
                 let (cpu_s, run) = compensated(target_cpu_s, weight_s, &account(1e6), seen);
                 assert!(cpu_s.is_finite() && (cpu_s > 0.0) == (weight_s > 0.0), "{cpu_s}");
-                assert!(run.sampling_cpu_s.is_finite() && run.sampling_cpu_se_s.is_finite());
+                assert!(run.cpu.sampling_cpu_s.is_finite() && run.cpu.sampling_cpu_se_s.is_finite());
             }
         }
     }

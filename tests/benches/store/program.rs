@@ -2,8 +2,9 @@
 
 use fastrand::Rng;
 use profiler_core::profile::{
-    Function, FunctionIndex, Line, Location, LocationIndex, ModuleIndex, ModuleInfo, Outcome, ProcessIndex,
-    ProcessInfo, Run, StackWindow, SymbolizedProfile, WeightedStack, Window,
+    CpuTimes, Function, FunctionIndex, HowSampled, Line, Location, LocationIndex, ModuleIndex, ModuleInfo,
+    Outcome, ProcessIndex, ProcessInfo, RateFigures, Run, SampleCounts, StackWindow, SymbolizedProfile,
+    WeightedStack, Window,
 };
 
 const FUNCTIONS: usize = 3000;
@@ -68,10 +69,10 @@ impl Program {
             target: self.name(),
             start_unix_ns,
             duration_s: length_ns as f64 * 1e-9,
-            samples,
-            target_cpu_s: length_ns as f64 * 1e-9,
-            rate_hz: rate_hz as f64,
-            confidence: 0.95,
+            counts: SampleCounts { samples, ..SampleCounts::default() },
+            cpu: CpuTimes { target_cpu_s: length_ns as f64 * 1e-9, ..CpuTimes::default() },
+            rate: RateFigures { rate_hz: rate_hz as f64, ..RateFigures::default() },
+            how: HowSampled { confidence: 0.95, ..HowSampled::default() },
             ..Run::default()
         };
         let mut profile =

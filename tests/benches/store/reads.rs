@@ -57,7 +57,7 @@ fn read(folder: &Path, range: Range, target: Option<String>) -> Result<Read> {
     let mut spent = Spent::default();
     let reading = spent.on(|| store::read(folder, &query, &|| true))?;
     // Merged days keep ten minutes: what is cut at another one is on one side of it.
-    let (samples, asked) = (reading.profile.run.samples, watched * seconds * RATE_HZ);
+    let (samples, asked) = (reading.profile.run.counts.samples, watched * seconds * RATE_HZ);
     ensure!(samples.abs_diff(asked) <= watched * 20 * 60 * RATE_HZ, "{samples} samples of {asked}");
     ensure!(
         reading.gaps.is_empty() && reading.damaged.is_empty(),

@@ -92,7 +92,7 @@ pub(super) fn attachment(profile: &SymbolizedProfile, modules: &[ModuleIndex]) -
 
 fn in_words(run: &Run) -> String {
     if !run.measure.is_cpu() {
-        let (count, measure) = (run.samples, &run.measure);
+        let (count, measure) = (run.counts.samples, &run.measure);
         return format!(
             "sweetspot {}: {count} {}, {}",
             env!("CARGO_PKG_VERSION"),
@@ -100,16 +100,16 @@ fn in_words(run: &Run) -> String {
             measure.in_words()
         );
     }
-    let fleet = match run.replicas > 1.0 {
-        true => format!(" (one of {:.1} replicas)", run.replicas),
+    let fleet = match run.rate.replicas > 1.0 {
+        true => format!(" (one of {:.1} replicas)", run.rate.replicas),
         false => String::new(),
     };
     format!(
         "sweetspot {}: {} samples, last rate {:.1} Hz{fleet}, overhead {:.3}% of the CPU time",
         env!("CARGO_PKG_VERSION"),
-        run.samples,
-        run.rate_hz,
-        run.overhead_ratio * 100.0,
+        run.counts.samples,
+        run.rate.rate_hz,
+        run.overhead.overhead_ratio * 100.0,
     )
 }
 
@@ -149,7 +149,7 @@ impl Comments {
         let found = mem::replace(&mut profile.run, run);
         self.tables.apply(profile);
         self.windows.apply(profile);
-        if profile.windows.is_empty() && found.samples != profile.run.samples {
+        if profile.windows.is_empty() && found.counts.samples != profile.run.counts.samples {
             changed(&mut profile.run, &found);
         }
     }
@@ -160,12 +160,12 @@ fn changed(run: &mut Run, found: &Run) {
     run.notes.push(format!(
         "another tool has filtered or merged the file: the run had {} samples, and its CPU time, rate and overhead \
          are shown",
-        run.samples,
+        run.counts.samples,
     ));
-    run.samples = found.samples;
-    run.truncated = found.truncated;
-    run.truncated_by = found.truncated_by;
-    run.complete_ratio = found.complete_ratio;
+    run.counts.samples = found.counts.samples;
+    run.counts.truncated = found.counts.truncated;
+    run.counts.truncated_by = found.counts.truncated_by;
+    run.counts.complete_ratio = found.counts.complete_ratio;
 }
 
 impl Tables {

@@ -284,9 +284,10 @@ impl<'a> Reader<'a> {
         run.target = self.profile.modules.first().map(|module| module.name.clone()).unwrap_or_default();
         run.start_unix_ns = u64::try_from(self.sections.time_nanos).unwrap_or_default();
         run.duration_s = self.sections.duration_nanos.max(0) as f64 / 1e9;
-        (run.samples, run.target_cpu_s, run.weight_s, run.truncated) = (samples, cpu_s, cpu_s, truncated);
-        run.truncated_by = truncated_by;
-        run.complete_ratio = 1.0 - truncated as f64 / samples.max(1) as f64;
+        (run.counts.samples, run.cpu.target_cpu_s, run.cpu.weight_s, run.counts.truncated) =
+            (samples, cpu_s, cpu_s, truncated);
+        run.counts.truncated_by = truncated_by;
+        run.counts.complete_ratio = 1.0 - truncated as f64 / samples.max(1) as f64;
         Comments::read(&comments, self.sections).apply(&mut self.profile);
         Ok(())
     }

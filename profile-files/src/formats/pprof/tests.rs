@@ -98,15 +98,17 @@ fn what_is_written_reads_back_whole() {
 #[test]
 fn every_key_of_the_run_reads_back() {
     let mut profile = testing::profile();
-    (profile.run.undecodable, profile.run.throttled, profile.run.foreign_samples) = (4, 5, 6);
-    (profile.run.setup_cpu_s, profile.run.stack_copy_bytes) = (0.25, 8192);
-    profile.run.not_sampled_cpu_s = 0.125;
-    (profile.run.maps_reread, profile.run.mappings_dropped, profile.run.objects) = (7, 8, 9);
-    (profile.run.walked_frames, profile.run.copied_bytes) = (14, 15);
+    (profile.run.counts.undecodable, profile.run.counts.throttled, profile.run.counts.foreign_samples) =
+        (4, 5, 6);
+    (profile.run.cpu.setup_cpu_s, profile.run.how.stack_copy_bytes) = (0.25, 8192);
+    profile.run.cpu.not_sampled_cpu_s = 0.125;
+    (profile.run.files.maps_reread, profile.run.files.mappings_dropped, profile.run.files.objects) =
+        (7, 8, 9);
+    (profile.run.counts.walked_frames, profile.run.counts.copied_bytes) = (14, 15);
     profile.run.merged_windows = 17;
-    profile.run.outer_frames_from_earlier = 16;
-    (profile.run.files_lost, profile.run.symbol_bytes_peak) = (10, 11);
-    (profile.run.symbol_evictions, profile.run.symbol_rereads) = (12, 13);
+    profile.run.counts.outer_frames_from_earlier = 16;
+    (profile.run.files.files_lost, profile.run.files.symbol_bytes_peak) = (10, 11);
+    (profile.run.files.symbol_evictions, profile.run.files.symbol_rereads) = (12, 13);
     let json = |profile: &SymbolizedProfile| serde_json::to_value(&profile.run).unwrap();
     let read = json(&read(written(&profile).as_slice()).unwrap());
     assert_eq!(read, json(&profile));
@@ -133,7 +135,7 @@ fn a_file_that_another_tool_rewrote_loses_its_windows_only() {
     profile.stacks[0].windows[0].cpu_ns += 1; // no longer its weight
     let changed = read(written(&profile).as_slice()).unwrap();
     assert!(changed.windows.is_empty());
-    assert_eq!(changed.run.samples, 602);
+    assert_eq!(changed.run.counts.samples, 602);
     profile.stacks[0].windows[0].cpu_ns -= 1;
     assert!(!read(written(&profile).as_slice()).unwrap().windows.is_empty());
     profile.stacks[0].windows[0].samples += 1;
@@ -167,7 +169,7 @@ fn a_replica_says_what_it_is_one_of() {
     let mut profile = testing::profile();
     let first_comment = |profile: &SymbolizedProfile| comments::write(&profile.run).remove(0);
     assert!(!first_comment(&profile).contains("replicas"));
-    profile.run.replicas = 6.04;
+    profile.run.rate.replicas = 6.04;
     assert!(first_comment(&profile).contains("last rate 60.0 Hz (one of 6.0 replicas), overhead"));
 }
 
@@ -289,7 +291,7 @@ fn windows_of_an_earlier_version_and_impossible_ones_are_passed_over() {
     let profile = testing::profile();
     let windows_after = |edit: &dyn Fn(&mut serde_json::Value)| {
         let profile = read(with_windows(&profile, edit).as_slice()).unwrap();
-        assert_eq!(profile.run.samples, 602);
+        assert_eq!(profile.run.counts.samples, 602);
         assert!(functions(&profile).functions.len() == 6);
         profile.windows.len()
     };
@@ -310,7 +312,7 @@ fn a_file_that_another_tool_filtered_says_so() {
     profile.windows.clear(); // a tool drops the texts that nothing refers to
     profile.stacks[0].windows.clear();
     let read = read(written(&profile).as_slice()).unwrap();
-    assert_eq!((read.run.samples, read.run.truncated), (241, 0));
+    assert_eq!((read.run.counts.samples, read.run.counts.truncated), (241, 0));
     assert!(read.run.notes.last().unwrap().contains("the run had 602 samples"));
 }
 
@@ -322,7 +324,7 @@ fn files_of_other_tools_are_read() {
     assert_eq!((costs[0].name.as_str(), costs[0].cpu_s), ("prog+0x10", 0.03));
     assert_eq!((costs[1].name.as_str(), costs[1].module.as_str()), ("work", "[unknown]"));
     assert_eq!(costs[1].total_share, 1.0);
-    assert_eq!((read.run.samples, read.run.target.as_str()), (4, "prog"));
+    assert_eq!((read.run.counts.samples, read.run.target.as_str()), (4, "prog"));
     assert_eq!(read.processes[0].comm, "prog");
 }
 
@@ -478,7 +480,7 @@ fn the_pprof_tool_reads_the_file() {
     let words = ["-proto", "-symbolize=none", "-output", kept.to_str().unwrap()];
     assert!(tool(&words).unwrap().status.success());
     let kept = read(std::fs::File::open(kept).unwrap()).unwrap();
-    assert_eq!((kept.run.samples, kept.run.law.as_str()), (601, "horizon"));
+    assert_eq!((kept.run.counts.samples, kept.run.rate.law.as_str()), (601, "horizon"));
 }
 
 /// A stack of amounts that no run has, in windows that exist.
@@ -511,7 +513,7 @@ proptest! {
         profile.windows.truncate(4);
         profile.stacks = stacks;
         let run = &mut profile.run;
-        [run.confidence, run.sampling_cpu_s, run.sampling_cpu_se_s, run.precision_goal_ratio] = figures;
+        [run.how.confidence, run.cpu.sampling_cpu_s, run.cpu.sampling_cpu_se_s, run.how.precision_goal_ratio] = figures;
         let profile = read(written(&profile).as_slice()).unwrap();
         let table = functions(&profile);
         render(&profile, &table, View { width: 80, top: 20 });

@@ -39,7 +39,7 @@ fn message(profile: &SymbolizedProfile) -> Profile {
     let windows = windows::encode(profile);
     let noted = windows.is_none().then(|| Run { notes: noted(run), ..run.clone() });
     let modules = main_program::first(profile);
-    let period_ns = if run.rate_hz > 0.0 { (1e9 / run.rate_hz).round() as i64 } else { 0 };
+    let period_ns = if run.rate.rate_hz > 0.0 { (1e9 / run.rate.rate_hz).round() as i64 } else { 0 };
     Profile {
         sample_type: vec![samples, cpu],
         default_sample_type: cpu.kind,

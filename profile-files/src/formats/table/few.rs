@@ -19,13 +19,13 @@ const SHORT_S: f64 = 1.0;
 /// Why there are few samples, where there are.
 pub(super) fn why(run: &Run, functions: &[FunctionCost]) -> Option<String> {
     // Of another tool's file nobody knows what would bring more.
-    let is_ours = run.confidence > 0.0 && run.target_cpu_s > 0.0;
+    let is_ours = run.how.confidence > 0.0 && run.cpu.target_cpu_s > 0.0;
     (is_ours && is_few(run, functions)).then(|| format!("few samples: {}", reason(run)))
 }
 
 fn is_few(run: &Run, functions: &[FunctionCost]) -> bool {
-    let misses_the_law = !is_fixed(run) && (run.samples as f64) < FEW * run.law_samples;
-    !functions.iter().any(is_known) && (misses_the_law || run.samples < MANY)
+    let misses_the_law = !is_fixed(run) && (run.counts.samples as f64) < FEW * run.rate.law_samples;
+    !functions.iter().any(is_known) && (misses_the_law || run.counts.samples < MANY)
 }
 
 fn is_known(function: &FunctionCost) -> bool {
@@ -33,22 +33,24 @@ fn is_known(function: &FunctionCost) -> bool {
 }
 
 fn reason(run: &Run) -> String {
-    let bound = bound(run).filter(|_| run.target_cpu_s >= SHORT_S && run.bound_by != "law");
+    let bound = bound(run).filter(|_| run.cpu.target_cpu_s >= SHORT_S && run.rate.bound_by != "law");
     match bound {
-        None => format!("the target used {} of CPU time; profile a longer run", seconds(run.target_cpu_s)),
+        None => {
+            format!("the target used {} of CPU time; profile a longer run", seconds(run.cpu.target_cpu_s))
+        }
         Some(bound) => format!("{bound}; {}", remedy(run)),
     }
 }
 
 fn remedy(run: &Run) -> String {
-    match run.bound_by.as_str() {
+    match run.rate.bound_by.as_str() {
         "fixed" => "a higher --rate brings more".to_owned(),
-        "own_cpu" => match larger(run.own_cpu_budget_ratio) {
+        "own_cpu" => match larger(run.overhead.own_cpu_budget_ratio) {
             Some(own) => format!("--own-cpu {own} allows more"),
             None => "profile a longer run".to_owned(),
         },
-        "budget" | "bucket" => match larger(run.budget_ratio) {
-            Some(budget) if run.stopped == "window" => format!("a budget of {budget} allows more"),
+        "budget" | "bucket" => match larger(run.overhead.budget_ratio) {
+            Some(budget) if run.how.stopped == "window" => format!("a budget of {budget} allows more"),
             Some(budget) => format!("--budget {budget} allows more"),
             None => "profile a longer run".to_owned(),
         },

@@ -32,7 +32,7 @@ pub(super) type Line = (&'static str, String);
 /// What the run was and cost, and what is missing of it.
 pub(super) fn about_run(profile: &SymbolizedProfile, table: &FunctionTable) -> Vec<Line> {
     let run = &profile.run;
-    let is_idle = table.functions.is_empty() && run.target_cpu_s < WORTH_SAMPLING_S;
+    let is_idle = table.functions.is_empty() && run.cpu.target_cpu_s < WORTH_SAMPLING_S;
     let mut lines = if is_idle { Vec::new() } else { figures(profile, table) };
     lines.extend(run.notes.iter().map(|note| ("note", visible(note))));
     lines
@@ -66,33 +66,35 @@ pub(super) fn about_rows(run: &Run, table: &FunctionTable) -> Vec<Line> {
 pub(super) fn target(run: &Run) -> String {
     let name = visible(&run.target);
     let mut text = name;
-    if run.target_cpu_s > 0.0 {
-        let _ = write!(text, ": {} of {}", seconds(run.target_cpu_s), visible(&run.measure.in_words()));
+    if run.cpu.target_cpu_s > 0.0 {
+        let _ = write!(text, ": {} of {}", seconds(run.cpu.target_cpu_s), visible(&run.measure.in_words()));
     }
     // Other tools do not always tell how long they looked.
-    if run.target_cpu_s > 0.0 && (run.duration_s > 0.0 || run.confidence > 0.0) {
+    if run.cpu.target_cpu_s > 0.0 && (run.duration_s > 0.0 || run.how.confidence > 0.0) {
         let _ = write!(text, " in {}", seconds(run.duration_s));
     }
-    if run.not_sampled_cpu_s > NOT_SAMPLED_WORTH_A_WORD * run.target_cpu_s {
-        let _ = write!(text, ", {} not sampled, in no function", seconds(run.not_sampled_cpu_s));
+    if run.cpu.not_sampled_cpu_s > NOT_SAMPLED_WORTH_A_WORD * run.cpu.target_cpu_s {
+        let _ = write!(text, ", {} not sampled, in no function", seconds(run.cpu.not_sampled_cpu_s));
     }
     text
 }
 
 /// The rate, what the law asks for, and what keeps the rate from it.
 pub(super) fn rate(run: &Run) -> Option<String> {
-    if run.rate_hz <= 0.0 {
+    if run.rate.rate_hz <= 0.0 {
         return None;
     }
-    let mut text = format!("{:.0}/s of CPU time now", run.rate_hz);
-    if run.law_samples >= 1.0 && !is_fixed(run) {
-        let _ = write!(text, "; {} samples, the law asks for {:.0}", run.samples, run.law_samples);
-        let law = Some(&run.law).filter(|law| ["anytime", "horizon"].contains(&law.as_str()));
+    let mut text = format!("{:.0}/s of CPU time now", run.rate.rate_hz);
+    if run.rate.law_samples >= 1.0 && !is_fixed(run) {
+        let _ =
+            write!(text, "; {} samples, the law asks for {:.0}", run.counts.samples, run.rate.law_samples);
+        let law = Some(&run.rate.law).filter(|law| ["anytime", "horizon"].contains(&law.as_str()));
         let _ = law.map_or(Ok(()), |law| write!(text, " ({law} law)"));
     }
-    if run.replicas > 1.0 && !is_fixed(run) {
-        let factor = Replicas::new(run.replicas).rate_ratio();
-        let _ = write!(text, "; one of {:.1} replicas: {factor:.2} of the rate of one alone", run.replicas);
+    if run.rate.replicas > 1.0 && !is_fixed(run) {
+        let factor = Replicas::new(run.rate.replicas).rate_ratio();
+        let _ =
+            write!(text, "; one of {:.1} replicas: {factor:.2} of the rate of one alone", run.rate.replicas);
     }
     if let Some(bound) = bound(run) {
         let _ = write!(text, "; {bound}");
@@ -101,12 +103,12 @@ pub(super) fn rate(run: &Run) -> Option<String> {
 }
 
 pub(super) fn is_fixed(run: &Run) -> bool {
-    run.bound_by == "fixed" || run.law == "fixed"
+    run.rate.bound_by == "fixed" || run.rate.law == "fixed"
 }
 
 /// What set the rate.
 pub(super) fn bound(run: &Run) -> Option<String> {
-    let words = match run.bound_by.as_str() {
+    let words = match run.rate.bound_by.as_str() {
         // Of another tool, or of several runs.
         "" | "several" => return None,
         "law" => "set by the law",
@@ -124,31 +126,36 @@ pub(super) fn bound(run: &Run) -> Option<String> {
 }
 
 pub(super) fn samples(run: &Run) -> String {
-    let mut text = run.samples.to_string();
+    let mut text = run.counts.samples.to_string();
     if !run.measure.is_cpu() {
         let _ = write!(text, " {}", visible(run.measure.counted()));
     }
-    if run.samples > 0 && (run.confidence > 0.0 || run.truncated > 0) {
-        let _ = write!(text, ": {} with complete stacks", percent(run.complete_ratio, 1));
+    if run.counts.samples > 0 && (run.how.confidence > 0.0 || run.counts.truncated > 0) {
+        let _ = write!(text, ": {} with complete stacks", percent(run.counts.complete_ratio, 1));
     }
-    if run.outer_frames_from_earlier > 0 {
-        let _ = write!(text, " ({} with outer frames from an earlier sample)", run.outer_frames_from_earlier);
+    if run.counts.outer_frames_from_earlier > 0 {
+        let _ = write!(
+            text,
+            " ({} with outer frames from an earlier sample)",
+            run.counts.outer_frames_from_earlier
+        );
     }
-    if run.confidence > 0.0 || run.lost > 0 {
-        let _ = write!(text, ", {} lost", run.lost);
-        let _ = if run.lost > 0 { write!(text, " and made up for by those around them") } else { Ok(()) };
+    if run.how.confidence > 0.0 || run.counts.lost > 0 {
+        let _ = write!(text, ", {} lost", run.counts.lost);
+        let _ =
+            if run.counts.lost > 0 { write!(text, " and made up for by those around them") } else { Ok(()) };
     }
     for (count, what) in [
-        (run.undecodable, "undecodable"),
-        (run.throttled, "throttled"),
-        (run.foreign_samples, "of other processes"),
+        (run.counts.undecodable, "undecodable"),
+        (run.counts.throttled, "throttled"),
+        (run.counts.foreign_samples, "of other processes"),
     ] {
         if count > 0 {
             let _ = write!(text, ", {count} {what}");
         }
     }
-    if run.truncated > 0 {
-        let _ = write!(text, "; incomplete: {}", run.truncated_by.in_words());
+    if run.counts.truncated > 0 {
+        let _ = write!(text, "; incomplete: {}", run.counts.truncated_by.in_words());
     }
     text
 }
@@ -168,27 +175,31 @@ fn nameless(profile: &SymbolizedProfile) -> Option<String> {
 
 /// What the run cost the target and the machine.
 pub(super) fn overhead(run: &Run) -> Option<String> {
-    if run.target_cpu_s < WORTH_A_SHARE_S {
+    if run.cpu.target_cpu_s < WORTH_A_SHARE_S {
         return None;
     }
     let mut shares = Vec::new();
-    if run.slowdown_budget_ratio > 0.0 {
-        let budget_ratio = if is_fixed(run) { 0.0 } else { run.slowdown_budget_ratio };
-        let relative = run.sampling_cpu_se_s / run.sampling_cpu_s.max(f64::MIN_POSITIVE);
-        let se_ratio = relative * run.slowdown_ratio;
+    if run.overhead.slowdown_budget_ratio > 0.0 {
+        let budget_ratio = if is_fixed(run) { 0.0 } else { run.overhead.slowdown_budget_ratio };
+        let relative = run.cpu.sampling_cpu_se_s / run.cpu.sampling_cpu_s.max(f64::MIN_POSITIVE);
+        let se_ratio = relative * run.overhead.slowdown_ratio;
         let unsure = if se_ratio > 0.0 { format!(" ± {}", percent(se_ratio, 2)) } else { String::new() };
-        shares.push(format!("slowdown {}{unsure}{}", percent(run.slowdown_ratio, 2), at_most(budget_ratio)));
+        shares.push(format!(
+            "slowdown {}{unsure}{}",
+            percent(run.overhead.slowdown_ratio, 2),
+            at_most(budget_ratio)
+        ));
     }
-    if run.own_cpu_ratio > 0.0 {
-        let own = percent(run.own_cpu_ratio, 1);
-        shares.push(format!("own CPU time {own} of a CPU{}", at_most(run.own_cpu_budget_ratio)));
+    if run.overhead.own_cpu_ratio > 0.0 {
+        let own = percent(run.overhead.own_cpu_ratio, 1);
+        shares.push(format!("own CPU time {own} of a CPU{}", at_most(run.overhead.own_cpu_budget_ratio)));
     }
-    if run.setup_cpu_s > 0.0 {
-        shares.push(format!("set-up {}", seconds(run.setup_cpu_s)));
+    if run.cpu.setup_cpu_s > 0.0 {
+        shares.push(format!("set-up {}", seconds(run.cpu.setup_cpu_s)));
     }
     let mut parts = vec![shares.join(", ")];
-    if run.overhead_us > 0.0 {
-        parts.push(format!("{:.1} ± {:.1} µs a sample", run.overhead_us, run.overhead_se_us));
+    if run.cost.overhead_us > 0.0 {
+        parts.push(format!("{:.1} ± {:.1} µs a sample", run.cost.overhead_us, run.cost.overhead_se_us));
     }
     parts.retain(|part| !part.is_empty());
     (!parts.is_empty()).then(|| parts.join("; "))
@@ -201,15 +212,15 @@ fn at_most(budget_ratio: f64) -> String {
 
 /// What the samples stand for, where that is not what the scheduler counted while they were taken.
 pub(super) fn weights(run: &Run) -> Option<String> {
-    let sampled_s = run.target_cpu_s - run.not_sampled_cpu_s;
-    if run.weight_s <= 0.0 || sampled_s <= 0.0 {
+    let sampled_s = run.cpu.target_cpu_s - run.cpu.not_sampled_cpu_s;
+    if run.cpu.weight_s <= 0.0 || sampled_s <= 0.0 {
         return None;
     }
-    let difference = run.weight_s / sampled_s - 1.0;
+    let difference = run.cpu.weight_s / sampled_s - 1.0;
     (difference.abs() > WEIGHTS_WORTH_A_LINE).then(|| {
         format!(
             "the samples stand for {}, the scheduler counted {} ({:+.1}%)",
-            seconds(run.weight_s),
+            seconds(run.cpu.weight_s),
             seconds(sampled_s),
             difference * 100.0
         )
@@ -219,7 +230,7 @@ pub(super) fn weights(run: &Run) -> Option<String> {
 /// How well the largest functions are known; by the goal of the run, if it has one.
 fn precision(run: &Run, table: &FunctionTable) -> Option<String> {
     let reached = table.reached.filter(|_| !table.functions.is_empty())?;
-    let has_goal = run.precision_goal_ratio > 0.0 || run.stopped == "precise";
+    let has_goal = run.how.precision_goal_ratio > 0.0 || run.how.stopped == "precise";
     if has_goal { Some(goal(run, &reached)) } else { largest(run, &table.functions) }
 }
 
@@ -230,7 +241,7 @@ pub(super) fn largest(run: &Run, functions: &[FunctionCost]) -> Option<String> {
     let widest: Option<Vec<f64>> = top.map(|(_, function)| half_width(function)).collect();
     let widest = widest?;
     let ratio = widest.iter().copied().fold(0.0, f64::max);
-    let level = Ratio::new(run.confidence).ok().filter(|_| ratio < 1.0)?;
+    let level = Ratio::new(run.how.confidence).ok().filter(|_| ratio < 1.0)?;
     let known = percent(ratio, if ratio < 0.0995 { 1 } else { 0 });
     Some(match widest.len() {
         1 => format!("the largest function is known to ±{known} ({level})"),
@@ -247,12 +258,12 @@ fn half_width(function: &FunctionCost) -> Option<f64> {
 /// Whether the largest functions are known as well as they shall be.
 pub(super) fn goal(run: &Run, reached: &Reached) -> String {
     let goal =
-        Ratio::new(run.precision_goal_ratio).map_or_else(|_| "±?".to_owned(), |goal| format!("±{goal}"));
+        Ratio::new(run.how.precision_goal_ratio).map_or_else(|_| "±?".to_owned(), |goal| format!("±{goal}"));
     if reached.precision_ratio >= 1.0 {
         return format!("too little is known about other runs; the goal is {goal}");
     }
     let known = format!("the largest functions are known to ±{}", percent(reached.precision_ratio, 1));
-    let stopped = run.stopped == "precise";
+    let stopped = run.how.stopped == "precise";
     match reached.cpu_s_to_converge {
         _ if reached.converged && stopped => format!("{known}, within {goal}: sampling stopped"),
         _ if reached.converged => format!("{known}: converged (goal {goal})"),

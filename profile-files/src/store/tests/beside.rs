@@ -33,7 +33,10 @@ fn with_others() -> (TempDir, TempDir, Vec<PathBuf>) {
 fn pipes_links_and_devices_are_left_alone_and_counted() {
     let (folder, elsewhere, others) = with_others();
     let reading = read(folder.path(), &ever()).unwrap();
-    assert_eq!((reading.profile.run.samples, reading.unreadable.len(), reading.damaged.len()), (1, 4, 0));
+    assert_eq!(
+        (reading.profile.run.counts.samples, reading.unreadable.len(), reading.damaged.len()),
+        (1, 4, 0)
+    );
 
     let mut store = store(folder.path());
     assert_eq!((store.size().0, store.left_alone(), store.counters()), (1, 4, Counters::default()));

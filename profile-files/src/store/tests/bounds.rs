@@ -12,7 +12,7 @@ fn the_oldest_go_for_room_and_all_goes_for_age() {
         assert!(store.size().1 <= bytes);
     }
     let reading = read(folder.path(), &range(MIDNIGHT, MIDNIGHT + 50 * MINUTE)).unwrap();
-    assert_eq!((reading.profile.run.samples, reading.gaps.len()), (20, 1), "the newest are there");
+    assert_eq!((reading.profile.run.counts.samples, reading.gaps.len()), (20, 1), "the newest are there");
     assert_eq!(reading.gaps[0].to_unix_ns, MIDNIGHT + 30 * MINUTE);
     assert_eq!((store.counters().evicted, store.counters().written), (30, 50));
 

@@ -141,7 +141,7 @@ fn sources_beside_a_damaged_merge_are_kept() {
     settle(&mut store, MIDNIGHT + 2 * HOUR);
     take(true);
     let reading = read(copy.path(), &ever()).unwrap();
-    assert_eq!((reading.damaged.len(), reading.profile.run.samples), (1, 31));
+    assert_eq!((reading.damaged.len(), reading.profile.run.counts.samples), (1, 31));
     let copied = super::store(copy.path());
     assert_eq!((copied.counters().damaged, copied.counters().cleaned), (1, 0));
     assert_eq!(cpu_ns(copy.path(), &ever()), 31);
@@ -172,7 +172,7 @@ fn a_file_that_cannot_be_read_is_told_and_left_where_it_is() {
     assert!(waiting.why.as_ref().is_some_and(|why| why.contains("cannot be read")), "{waiting:?}");
     let reading = read(folder.path(), &ever()).unwrap();
     assert_eq!(
-        (reading.unreadable.len(), reading.damaged.len(), reading.profile.run.samples),
+        (reading.unreadable.len(), reading.damaged.len(), reading.profile.run.counts.samples),
         (1, 0, 31 - 4)
     );
     drop(first);
@@ -257,7 +257,7 @@ fn files_that_share_a_part_of_their_time_are_told() {
     fs::write(folder.path().join(foreign.name.path()), foreign.bytes).unwrap();
     let reading = read(folder.path(), &ever()).unwrap();
     assert_eq!(reading.overlapping.len(), 1);
-    assert_eq!(reading.profile.run.samples, 2, "the longer one counts");
+    assert_eq!(reading.profile.run.counts.samples, 2, "the longer one counts");
 }
 
 proptest! {

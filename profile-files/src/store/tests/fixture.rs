@@ -26,8 +26,8 @@ fn write(folder: &Path) {
 /// One second in `work`.
 fn minute_of(target: &str, pid: u32, start_unix_ns: u64) -> SymbolizedProfile {
     use profiler_core::profile::{
-        Function, FunctionIndex, Line, Location, LocationIndex, ModuleIndex, ModuleInfo, ProcessIndex,
-        ProcessInfo, Run, StackWindow, WeightedStack, Window as Span,
+        CpuTimes, Function, FunctionIndex, HowSampled, Line, Location, LocationIndex, ModuleIndex,
+        ModuleInfo, ProcessIndex, ProcessInfo, Run, SampleCounts, StackWindow, WeightedStack, Window as Span,
     };
     let name = || "work".to_owned();
     SymbolizedProfile {
@@ -58,9 +58,9 @@ fn minute_of(target: &str, pid: u32, start_unix_ns: u64) -> SymbolizedProfile {
             target: target.to_owned(),
             start_unix_ns,
             duration_s: 60.0,
-            samples: 100,
-            target_cpu_s: 1.0,
-            confidence: 0.95,
+            counts: SampleCounts { samples: 100, ..SampleCounts::default() },
+            cpu: CpuTimes { target_cpu_s: 1.0, ..CpuTimes::default() },
+            how: HowSampled { confidence: 0.95, ..HowSampled::default() },
             ..Run::default()
         },
     }

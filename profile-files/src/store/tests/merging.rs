@@ -31,10 +31,10 @@ fn merging_changes_no_sum_and_keeps_the_time() {
     let told = |query: &Query| {
         let reading = read(folder.path(), query).unwrap();
         let sum: u64 = reading.profile.stacks.iter().map(|stack| stack.cpu_ns).sum();
-        (sum, reading.targets, reading.gaps, reading.profile.run.samples)
+        (sum, reading.targets, reading.gaps, reading.profile.run.counts.samples)
     };
     // Of a piece, a merged file can tell no more than its part of what was lost.
-    let lost = || read(folder.path(), &ever()).unwrap().profile.run.lost;
+    let lost = || read(folder.path(), &ever()).unwrap().profile.run.counts.lost;
     let lost_before = lost();
     let before: Vec<_> = pieces.iter().map(told).collect();
     assert_eq!(before[0].0, all);

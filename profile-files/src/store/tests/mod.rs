@@ -60,7 +60,7 @@ fn profile(unix_ns: u64, cpu_ns: u64) -> SymbolizedProfile {
     profile.stacks = vec![testing::stack(&[3, 2, 1, 0], Outcome::Complete, 0..2, cpu_ns, cpu_ns)];
     profile.run.start_unix_ns = unix_ns;
     profile.run.duration_s = 60.0;
-    profile.run.samples = cpu_ns;
+    profile.run.counts.samples = cpu_ns;
     profile
 }
 
@@ -124,7 +124,7 @@ fn a_window_is_a_file_that_any_reader_opens() {
     );
     let bytes = fs::read(folder.path().join(&files[0])).unwrap();
     let profile = crate::formats::pprof::read(bytes.as_slice()).unwrap();
-    assert_eq!((profile.run.samples, profile.run.target.as_str()), (600, "./server --port 80"));
+    assert_eq!((profile.run.counts.samples, profile.run.target.as_str()), (600, "./server --port 80"));
     let mut unpacked = Vec::new();
     io::Read::read_to_end(&mut flate2::read::GzDecoder::new(bytes.as_slice()), &mut unpacked).unwrap();
     assert_eq!(store.counters().written, 1);
@@ -161,7 +161,7 @@ fn nothing_is_read_for_those_who_have_left() {
     let asked_until = |most: usize| {
         let asked = std::sync::atomic::AtomicUsize::new(0);
         let read = super::read(folder.path(), &ever(), &|| asked.fetch_add(1, Relaxed) < most);
-        (read.map(|reading| reading.profile.run.samples), asked.load(Relaxed))
+        (read.map(|reading| reading.profile.run.counts.samples), asked.load(Relaxed))
     };
     // Once for each header, between, and for each file.
     let (whole, most) = asked_until(usize::MAX);
@@ -195,7 +195,7 @@ fn what_goes_while_it_is_read_is_read_all_the_same() {
         true
     };
     let reading = super::read(folder.path(), &ever(), &take_away).unwrap();
-    assert_eq!((reading.profile.run.samples, asked.into_inner()), ((1 << 20) - 1, 41));
+    assert_eq!((reading.profile.run.counts.samples, asked.into_inner()), ((1 << 20) - 1, 41));
     assert!(files(folder.path()).len() < 2);
 }
 

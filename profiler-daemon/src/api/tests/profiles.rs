@@ -46,7 +46,7 @@ fn a_range_comes_in_every_form() {
     let pprof = asked("&format=pb.gz");
     assert!(pprof.head.contains("filename=\"profile.pb.gz\""));
     let read = profile_files::pprof::read(pprof.body.as_slice()).unwrap();
-    assert_eq!(read.run.samples, 3200);
+    assert_eq!(read.run.counts.samples, 3200);
     // Long ago: nothing open can belong to it.
     assert_eq!(daemon.heard.flushes.load(Ordering::Relaxed), 0);
 }

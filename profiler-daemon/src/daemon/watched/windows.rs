@@ -64,7 +64,7 @@ impl Watched {
             (None, None) => span.start,
         };
         let mut run = summary::run(figures, &collected, setup, &self.sampling, self.identity.name.clone());
-        run.0.stopped = "window".to_owned();
+        run.0.how.stopped = "window".to_owned();
         self.windows += 1;
         let window = Window {
             target: self.identity.name.clone(),

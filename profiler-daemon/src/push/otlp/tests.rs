@@ -2,7 +2,7 @@ use std::collections::BTreeMap;
 
 use opentelemetry_proto::tonic::profiles::v1development::{KeyValueAndUnit, ProfilesDictionary};
 use profile_files::{pprof, testing};
-use profiler_core::profile::{Outcome, ProcessIndex, ProcessInfo};
+use profiler_core::profile::{Outcome, ProcessIndex, ProcessInfo, RateFigures, Run};
 
 use super::*;
 
@@ -135,8 +135,13 @@ fn both_profiles_say_their_time_their_kind_and_a_period() {
             "a label: {about:?}"
         );
     }
-    let other =
-        SymbolizedProfile { run: Run { rate_hz: 0.0, ..testing::profile().run }, ..testing::profile() };
+    let other = SymbolizedProfile {
+        run: Run {
+            rate: RateFigures { rate_hz: 0.0, ..testing::profile().run.rate },
+            ..testing::profile().run
+        },
+        ..testing::profile()
+    };
     let (_, message) = sent(&other);
     assert_eq!(profiles(&message).1.period, 10_010_000_000 / 602, "the mean");
     assert_eq!(profiles(&sent(&SymbolizedProfile::default()).1).1.period, 1);

@@ -2,7 +2,7 @@ use profile_files::functions::functions;
 use profile_files::pprof;
 use profiler_core::aggregate::{Aggregator, Chain};
 use profiler_core::process::ProcessTable;
-use profiler_core::profile::Outcome;
+use profiler_core::profile::{HowSampled, Outcome, SampleCounts};
 
 use super::*;
 use crate::objects::{ObjectStore, Symbols};
@@ -32,7 +32,11 @@ fn collected() -> Collected {
 
 #[test]
 fn the_windows_of_a_run_survive_its_file() {
-    let run = Run { samples: 200, confidence: 0.95, ..Run::default() };
+    let run = Run {
+        counts: SampleCounts { samples: 200, ..SampleCounts::default() },
+        how: HowSampled { confidence: 0.95, ..HowSampled::default() },
+        ..Run::default()
+    };
     let profile = symbolize(collected(), 0.987_654_321, run, None, &CancelFlag::default(), &mut || ());
     let mut file = Vec::new();
     pprof::write(&profile, &mut file).unwrap();
@@ -279,7 +283,12 @@ fn a_window_that_was_written_without_names_is_named_later_as_it_would_have_been(
     copies.map(&Copies::library(false));
     let addresses: Vec<u64> = (0x28000..0x60000).step_by(0x400).collect();
     let (cut, again) = (cut_of(&copies, &addresses), cut_of(&copies, &addresses));
-    let run = Run { samples: 200, confidence: 0.95, duration_s: 1.0, ..Run::default() };
+    let run = Run {
+        counts: SampleCounts { samples: 200, ..SampleCounts::default() },
+        how: HowSampled { confidence: 0.95, ..HowSampled::default() },
+        duration_s: 1.0,
+        ..Run::default()
+    };
     let later = named_later(&again, &run);
     let now = symbolize_cut(cut, 1.0, run, None, &CancelFlag::default(), &mut || ());
     let named = functions(&later).functions.iter().filter(|f| !f.name.contains("+0x")).count();
@@ -299,7 +308,7 @@ fn a_window_that_was_written_without_names_is_named_later_as_it_would_have_been(
         profile.stacks.iter().map(stack).collect()
     };
     assert_eq!(lines(&later), lines(&now));
-    assert_eq!((later.windows, later.run.confidence), (now.windows, 0.95));
+    assert_eq!((later.windows, later.run.how.confidence), (now.windows, 0.95));
 }
 
 #[test]
