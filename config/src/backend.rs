@@ -23,7 +23,8 @@ impl Backend {
         "What takes the samples. With timer-signal, the kernel's tick limits the rate";
 
     /// Of several running processes, where they have to be sampled one by one.
-    pub const ONE_AT_A_TIME: &str = "--backend timer-signal samples one process at a time; give its id";
+    pub const TIMERS_ONE_AT_A_TIME: &str =
+        "--backend timer-signal samples one process at a time; give its id";
 
     /// Why it cannot sample under these settings, and what to do.
     pub fn refuses(self, settings: &SamplingSettings) -> Option<String> {
@@ -44,7 +45,7 @@ impl Backend {
     pub fn refuses_many(self) -> Option<&'static str> {
         match self {
             Self::Auto | Self::Perf => None,
-            Self::TimerSignal => Some(Self::ONE_AT_A_TIME),
+            Self::TimerSignal => Some(Self::TIMERS_ONE_AT_A_TIME),
         }
     }
 

@@ -262,14 +262,12 @@ fn rows(profile: &SymbolizedProfile) -> (Vec<Row<'_>>, Vec<usize>) {
 
 /// Whether the kernel's code ran.
 fn is_in_the_kernel(profile: &SymbolizedProfile, stack: &WeightedStack) -> bool {
-    let location = stack.frames.first().map(|frame| &profile.locations[frame.0 as usize]);
-    let line = location.and_then(|location| location.lines.first());
-    let module = line.map(|line| profile.functions[line.function.0 as usize].module);
+    let module = innermost(profile, stack).map(|function| profile.functions[function.0 as usize].module);
     module.is_some_and(|module| profile.modules[module.0 as usize].name == KERNEL)
 }
 
 /// The innermost function, inlined or not: the one whose code ran.
-fn innermost(profile: &SymbolizedProfile, stack: &WeightedStack) -> Option<FunctionIndex> {
+pub(crate) fn innermost(profile: &SymbolizedProfile, stack: &WeightedStack) -> Option<FunctionIndex> {
     let location = &profile.locations[stack.frames.first()?.0 as usize];
     location.lines.first().map(|line| line.function)
 }

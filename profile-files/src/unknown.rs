@@ -294,8 +294,8 @@ fn in_words(outcome: Outcome) -> (&'static str, &'static str) {
             "build that module with -fasynchronous-unwind-tables or -fno-omit-frame-pointer",
         ),
         Outcome::NoUserStack => (
-            "there was no user stack: a thread that was exiting, executing another program, or the kernel's",
-            "",
+            "no stack of user code was recorded, as of a thread that is exiting or is the kernel's",
+            "sample the kernel too: as root, or with `sudo sysctl kernel.perf_event_paranoid=1`",
         ),
         Outcome::NotKept => {
             ("there were too many distinct stacks to keep another one", "profile for a shorter time")

@@ -202,7 +202,7 @@ pub(crate) struct PlanArgs {
     #[arg(long, value_name = "SCORE", default_value_t = 1.96)]
     pub(crate) z: f64,
     #[arg(long, value_name = "ERROR", conflicts_with = "z")]
-    #[arg(help = format!("Another error to minimise: {}", Criterion::WORDS))]
+    #[arg(help = format!("Minimise this error instead, such as mae, which `record` takes by default: {}", Criterion::WORDS))]
     pub(crate) criterion: Option<Criterion>,
     /// Share of the CPU time that sampling may cost.
     #[arg(long, value_name = "SHARE", default_value_t = defaults().budget)]

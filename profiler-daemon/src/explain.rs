@@ -28,17 +28,20 @@ pub(crate) const MAPPINGS_NOT_TOLD: &str = "so many programs start that records 
                                             take more than a quarter of the budget; processes that end \
                                             within a tick of their first sample have no names";
 
-/// What little is seen of a target that is too dear to be watched at all.
+/// What can be had instead of events of whole CPUs.
+pub(crate) const BY_THREAD: &str = "use --attach-mode task";
+/// The highest kernel.perf_event_paranoid at which anybody may sample the user frames of their own processes.
+const OWN_PROCESSES: i32 = 2;
+
+/// Why a target has few samples whose switches and records alone take its budget.
 pub(crate) const WATCHING_TAKES_THE_BUDGET: &str = "nearly all of the target's budget is used up without \
                                                     samples, so there are few; a larger budget would allow \
                                                     more";
 
 /// What a run by timers is like.
 pub(crate) fn by_timers(sampling: &SamplingSettings, tick_ns: u64) -> String {
-    let why = match sampling.backend {
-        Backend::TimerSignal => "",
-        Backend::Auto | Backend::Perf => " since perf events are not permitted",
-    };
+    let is_asked_for = sampling.backend == Backend::TimerSignal;
+    let why = if is_asked_for { "" } else { " because perf events are not permitted" };
     let hz = 1e9 / tick_ns as f64;
     format!(
         "samples are taken by timer signals{why}: at most {hz:.0} per CPU-second, at ticks of the kernel, whose functions are \
@@ -128,11 +131,15 @@ pub(crate) fn open(error: OpenError, pid: Option<u32>) -> anyhow::Error {
                 "perf events are blocked here ({cause}), perhaps by a container's seccomp profile; run \
                  outside of it, or allow perf_event_open"
             ),
-            _ => format!(
-                "profiling is not permitted: kernel.perf_event_paranoid is {}; run as root, or `sudo sysctl \
-                 kernel.perf_event_paranoid=2` to profile your own processes",
-                paranoid()
-            ),
+            _ => match paranoid() {
+                level if level.parse::<i32>().is_ok_and(|level| level <= OWN_PROCESSES) => {
+                    "profiling is denied by a security module; `sweetspot doctor` says more".to_owned()
+                }
+                level => format!(
+                    "profiling is not permitted: kernel.perf_event_paranoid is {level}; run as root, or `sudo sysctl \
+                     kernel.perf_event_paranoid={OWN_PROCESSES}` to profile your own processes"
+                ),
+            },
         }),
         OpenError::TargetNotPermitted(_) => {
             let process = pid.map_or("the process".to_owned(), |pid| format!("process {pid}"));
@@ -153,10 +160,10 @@ pub(crate) fn open(error: OpenError, pid: Option<u32>) -> anyhow::Error {
     }
 }
 
-/// Why what takes events of whole CPUs, or of groups, cannot be had.
-pub(crate) fn cpu_wide_refused(what: &str) -> anyhow::Error {
+/// Why what takes events of whole CPUs, or of groups, cannot be had, and what to do instead.
+pub(crate) fn cpu_wide_refused(what: &str, instead: &str) -> anyhow::Error {
     let text = format!(
-        "{what} is not permitted: kernel.perf_event_paranoid is {}; run as root, or use --attach-mode task",
+        "{what} is not permitted: kernel.perf_event_paranoid is {}; run as root, or {instead}",
         paranoid()
     );
     Failure::NotPermitted(text).into()

@@ -154,7 +154,7 @@ impl<D: Disk> Store<D> {
     }
 }
 
-/// Whether a disk has no room that removing files would make.
+/// Whether the disk is full in a way that removing files can mend.
 fn is_crowded(cause: &io::Error) -> bool {
     matches!(cause.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
 }

@@ -68,10 +68,12 @@ pub enum StoreError {
 #[derive(Debug, thiserror::Error)]
 pub enum NotKept {
     /// The disk, or the room that the settings leave, is full.
-    #[error("there is no room for it")]
+    #[error(
+        "the disk is full, or store.bytes is too small for it; free space on the disk, or raise store.bytes"
+    )]
     Full,
     /// The disk refuses.
-    #[error("the disk refuses it")]
+    #[error("the disk refuses to write it")]
     Refused(#[source] io::Error),
     /// Some of its time is kept already, or it has none.
     #[error("its time is kept already")]

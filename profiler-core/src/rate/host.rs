@@ -61,10 +61,12 @@ impl HostBudget {
         }
     }
 
-    /// Another budget from now on (CPUs).
+    /// The budget from now on (CPUs); another one is shared at once.
     pub fn set_cpus(&mut self, cpus: f64) {
-        self.cpus = cpus;
-        self.shared_ns = None;
+        if self.cpus != cpus {
+            self.cpus = cpus;
+            self.shared_ns = None;
+        }
     }
 
     /// Books what was spent since the last call, on targets and otherwise (ns of CPU time). `once_ns` of it were

@@ -152,7 +152,7 @@ impl Dropped {
             (self.refused, "they could not be named or written"),
         ];
         let causes = causes.iter().filter(|(count, _)| *count > 0);
-        causes.map(|(count, cause)| format!("{count} since {cause}")).collect::<Vec<_>>().join(", ")
+        causes.map(|(count, cause)| format!("{count} because {cause}")).collect::<Vec<_>>().join(", ")
     }
 }
 
@@ -447,7 +447,7 @@ mod tests {
         let dropped = Dropped { queue: 3, full: 0, refused: 1 };
         assert_eq!(
             dropped.in_words(),
-            "3 since limits.queue was full, 1 since they could not be named or written"
+            "3 because limits.queue was full, 1 because they could not be named or written"
         );
     }
 

@@ -2,7 +2,7 @@
 //! all targets with the same settings. Each target keeps its own counts (`sampler/session/owners.rs`), so its
 //! windows, names and intervals are those of a target sampled alone.
 //!
-//! A target has events of its own if it sets a rate, a horizon or an unwind method of its own. All of them do
+//! A target has events of its own if its settings, budgets aside, differ from the default (its horizon). All of them do
 //! where other processes keep many CPUs busy and the targets are few (`rate/sharing.rs`).
 
 use std::collections::BTreeMap;
@@ -36,7 +36,7 @@ pub(super) struct SharedState {
     pub(super) shared: Option<Box<Shared>>,
     /// When it is tried again after it could not begin.
     retry: Retry,
-    sharing: Sharing,
+    choice: Sharing,
 }
 
 impl Shared {
@@ -78,7 +78,7 @@ impl Daemon {
 
     /// Whether a target is sampled as most are, and those share.
     pub(super) fn is_to_share(&self, watched: &Watched) -> bool {
-        self.sharing.sharing.is_on()
+        self.sharing.choice.is_on()
             && self.setup.may_sample_cpus()
             && (self.sharing.shared.is_some() || clock::monotonic_ns() >= self.sharing.retry.at_ns())
             && watched.is_sampled_like(&self.sampling_of(&config::TargetSettings::default()))
@@ -101,9 +101,9 @@ impl Daemon {
         let targets_ns: u64 = self.targets.values().map(|watched| watched.totals().cpu_ns).sum();
         let busy_ns = procfs::machine_charged_ns();
         let non_target_sample_ns = self.setup.non_target_sample_ns();
-        let sharing = &mut self.sharing.sharing;
-        sharing.observe(now_ns, busy_ns, targets_ns);
-        sharing.weigh(now_ns, targets.min(most), has_rest, non_target_sample_ns);
+        let choice = &mut self.sharing.choice;
+        choice.observe(now_ns, busy_ns, targets_ns);
+        choice.weigh(now_ns, targets.min(most), has_rest, non_target_sample_ns);
     }
 
     /// Adds a target to the shared sampler; returns whether that worked.

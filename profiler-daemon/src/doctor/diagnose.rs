@@ -100,9 +100,9 @@ fn kernel(facts: &Facts) -> Check {
     const NAME: &str = "kernel";
     let mut parts = facts.kernel.split(|c: char| !c.is_ascii_digit()).map(|part| part.parse::<u32>());
     match (parts.next(), parts.next()) {
-        (Some(Ok(major)), Some(Ok(minor))) if (major, minor) >= (5, 9) => ok(NAME, &facts.kernel),
+        (Some(Ok(major)), Some(Ok(minor))) if (major, minor) >= (5, 11) => ok(NAME, &facts.kernel),
         (Some(Ok(major)), Some(Ok(minor))) if (major, minor) >= (4, 3) => {
-            warn(NAME, format!("{}: older than 5.9, the first with CAP_PERFMON", facts.kernel), None)
+            warn(NAME, format!("{}: older than 5.11, the first that is tested", facts.kernel), None)
         }
         (Some(Ok(_)), _) => fail(NAME, format!("{}: older than 4.3", facts.kernel), None),
         _ => warn(NAME, format!("version unknown: `{}`", facts.kernel), None),

@@ -50,7 +50,7 @@ pub(crate) const NO_FILE: &str = "the code lies in no file";
 
 /// Where code lies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum CodePlace {
+pub(crate) enum MappedAs {
     /// Among the code of an object, which has its names.
     Object,
     /// Among the data of one: it was put there at run time.
@@ -73,19 +73,19 @@ impl JitStore {
         &mut self,
         process: ProcessIndex,
         mapped: &Mapped,
-        place: CodePlace,
+        place: MappedAs,
         roots: &Roots,
         memory: &SymbolMemory,
     ) {
         let is_journal = is_journal(&mapped.path);
-        if !is_journal && place == CodePlace::Object {
+        if !is_journal && place == MappedAs::Object {
             return;
         }
         let Some(program) = self.program(process) else { return };
         program.look_up(mapped.pid, roots);
         if is_journal {
             program.open_journal(mapped, roots, memory);
-        } else if place == CodePlace::NoObject && !is_code_without_file(&mapped.path) {
+        } else if place == MappedAs::NoObject && !is_code_without_file(&mapped.path) {
             program.note_file(mapped);
         }
     }

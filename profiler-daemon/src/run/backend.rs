@@ -80,7 +80,7 @@ pub(crate) fn for_processes(
     let one = (!is_group).then_some(pids).and_then(|pids| <[u32; 1]>::try_from(pids).ok());
     match (sampling.backend, one) {
         (Backend::Perf, _) => PreparedRun::perf(sampling),
-        (Backend::TimerSignal, None) => Err(usage(Backend::ONE_AT_A_TIME)),
+        (Backend::TimerSignal, None) => Err(usage(Backend::TIMERS_ONE_AT_A_TIME)),
         (Backend::TimerSignal, Some([pid])) => loaded(sampling, Host { pid, library: library()? }),
         (Backend::Auto, one) => match (probe_access(), one, find_library()) {
             (Err(OpenError::NotPermitted(cause)), Some([pid]), Some(library)) if can_use_timers(sampling) => {
@@ -147,7 +147,7 @@ fn setup(sampling: &SamplingSettings) -> Setup {
         access: Access { cpu_wide: false, kernel: true, targets: 1 },
         asked: Some(AttachMode::Task),
         reports: None,
-        source: TimerSampler::nature(),
+        nature: TimerSampler::nature(),
         symbols: Symbols::new(sampling.symbol_memory.get()),
     }
 }

@@ -41,7 +41,7 @@ use crate::sampler::source::{Nature, Source, StartError};
 use crate::sys::alarm::SwitchAlarm;
 use crate::sys::{clock, procfs};
 
-/// The shortest time between two steps, if the first was late.
+/// After a step that was late, the next one comes no sooner than this (ns).
 const MIN_STEP_NS: u64 = 50_000_000;
 /// Records younger than this may still be preceded by records on their way to another ring (ns).
 const SETTLING_NS: u64 = 2_000_000;

@@ -154,7 +154,7 @@ pub(crate) fn attach(job: &AttachJob) -> Result<ExitCode> {
     let mut engine = setup
         .open_with(source, &job.sampling, session, found, Some(&watched), outputs)
         .map_err(|error| explain::open(error, one))?;
-    if setup.source.is_loaded {
+    if setup.nature.runs_in_target {
         signals::put_off()?;
     }
     // The clocks start first: mappings from here on are reported, earlier ones are read from `/proc`.
@@ -170,7 +170,7 @@ pub(crate) fn attach(job: &AttachJob) -> Result<ExitCode> {
                 engine.sampler.beat();
                 explain::maps(pid, adopted, &mut engine.notes)?;
             }
-            match setup.source.is_loaded {
+            match setup.nature.runs_in_target {
                 true => engine.notes.extend(explain::children_left_alone(&pids)),
                 false => engine.adopt_descendants(),
             }
@@ -248,7 +248,7 @@ pub(crate) struct Setup {
     /// With several targets: the records that they share.
     reports: Option<SharedReports>,
     /// What takes the samples.
-    source: Nature,
+    nature: Nature,
     /// Symbols, shared by all sessions.
     pub(crate) symbols: Symbols,
 }
@@ -265,8 +265,8 @@ impl Setup {
         let calibration = calibrate::prepare(access);
         let symbols = Symbols::new(sampling.symbol_memory.get());
         let seed = sampling.seed.unwrap_or_else(clock::monotonic_ns);
-        let source = PerfSampler::NATURE;
-        Ok(Self { calibration, seed, access, asked, reports: None, source, symbols })
+        let nature = PerfSampler::NATURE;
+        Ok(Self { calibration, seed, access, asked, reports: None, nature, symbols })
     }
 
     /// The same setup for several targets at once.
@@ -306,7 +306,7 @@ impl Setup {
     fn choose_group(&mut self, sampling: &SamplingSettings) -> Result<()> {
         if sampling.attach_mode == config::AttachMode::Auto {
             if !self.access.cpu_wide {
-                return Err(explain::cpu_wide_refused("to attach to a cgroup"));
+                return Err(explain::cpu_wide_refused("to attach to a cgroup", explain::BY_THREAD));
             }
             self.asked = Some(AttachMode::Cgroup);
         }
@@ -316,7 +316,10 @@ impl Setup {
     /// The target is every process, which needs one event for each CPU.
     fn choose_whole_cpus(&mut self) -> Result<()> {
         if !self.access.cpu_wide {
-            return Err(explain::cpu_wide_refused("to sample every process"));
+            return Err(explain::cpu_wide_refused(
+                "to sample every process",
+                "give the ids of your own processes",
+            ));
         }
         self.asked = Some(AttachMode::Cpu);
         Ok(())
@@ -332,7 +335,7 @@ impl Setup {
     }
 
     fn method_choice(&self, sampling: &SamplingSettings) -> MethodChoice {
-        match (self.source.unwinds, sampling.unwind) {
+        match (self.nature.unwinds, sampling.unwind) {
             (Some(method), _) => MethodChoice::fixed(method),
             (None, Unwind::Auto) => MethodChoice::auto(),
             (None, Unwind::FramePointers) => MethodChoice::fixed(Method::Fp),
@@ -362,7 +365,7 @@ impl Setup {
         log: L,
     ) -> Result<Engine<L>, OpenError> {
         let TargetMembers { pids, group } = target;
-        let settings = RateSettings { clock_tick_ns: self.source.clock_tick_ns, ..rate_settings(sampling) };
+        let settings = RateSettings { clock_tick_ns: self.nature.clock_tick_ns, ..rate_settings(sampling) };
         let costs = self.calibration.model;
         if let (Some(source), Some(&pid)) = (&mut source, pids.first()) {
             source.follow(pid);
@@ -385,7 +388,7 @@ impl Setup {
         if !self.access.kernel {
             engine.notes.push(explain::KERNEL_UNSEEN.to_owned());
         }
-        if let Some(tick_ns) = self.source.clock_tick_ns {
+        if let Some(tick_ns) = self.nature.clock_tick_ns {
             engine.notes.push(explain::by_timers(sampling, tick_ns));
         }
         Ok(engine)
@@ -454,7 +457,7 @@ fn asked(sampling: &SamplingSettings, access: Access) -> Result<Option<AttachMod
         config::AttachMode::Cpu if access.cpu_wide => Some(AttachMode::Cpu),
         config::AttachMode::Cgroup if access.cpu_wide => Some(AttachMode::Cgroup),
         refused @ (config::AttachMode::Cpu | config::AttachMode::Cgroup) => {
-            return Err(explain::cpu_wide_refused(&format!("--attach-mode {refused}")));
+            return Err(explain::cpu_wide_refused(&format!("--attach-mode {refused}"), explain::BY_THREAD));
         }
     })
 }

@@ -15,7 +15,7 @@ use profiler_core::profile::{
     CostFigures, CpuTimes, FileFigures, HowSampled, Measure, Outcome, OverheadFigures, OverheadParts,
     PredictedFigures, RateFigures, Run, SampleCounts,
 };
-use profiler_core::rate::Account;
+use profiler_core::rate::{Account, Decision, Prediction};
 
 use super::engine::{Engine, Figures};
 use super::follow::Stop;
@@ -63,7 +63,7 @@ pub(crate) fn run(
 ) -> (Run, f64) {
     let mut run = figures_of(figures, setup, sampling, target);
     run.cpu.weight_s = collected.weight_ns() * 1e-9;
-    let seen = match (figures.source.is_loaded, figures.kernel_seen) {
+    let seen = match (figures.nature.runs_in_target, figures.kernel_seen) {
         (true, _) => Seen::Agents,
         (false, true) => Seen::Everything,
         (false, false) => Seen::UserCode,
@@ -143,29 +143,13 @@ fn compensate(run: &mut Run, account: &Account, seen: Seen, sampled_s: Option<f6
 }
 
 fn figures_of(end: &Figures, setup: &Setup, sampling: &SamplingSettings, target: String) -> Run {
-    let (account, cost, handler) = (&end.account, &end.cost, end.handler.clone());
-    let handler_ns = handler.as_ref().map(|handler| handler.time);
-    let (decision, prediction) = (end.decision.as_ref(), &end.prediction);
-    let truncated = end.counts.truncated.total();
-    let samples = end.counts.samples.max(1) as f64;
     Run {
         measure: Measure::CpuTime,
         target,
         start_unix_ns: end.start_unix_ns,
         duration_s: end.duration_ns as f64 * 1e-9,
-        counts: SampleCounts {
-            samples: end.counts.samples,
-            lost: end.counts.lost,
-            truncated,
-            truncated_by: end.counts.truncated,
-            complete_ratio: 1.0 - truncated as f64 / samples,
-            outer_frames_from_earlier: end.counts.completed,
-            undecodable: end.counts.undecodable,
-            throttled: end.counts.throttled,
-            foreign_samples: end.counts.foreign,
-            walked_frames: end.counts.frames,
-            copied_bytes: end.counts.stack_bytes,
-        },
+        how: how_sampled(end, setup, sampling),
+        counts: sample_counts(end),
         files: FileFigures {
             maps_reread: end.counts.maps_reread,
             mappings_dropped: end.counts.mappings_dropped,
@@ -174,65 +158,103 @@ fn figures_of(end: &Figures, setup: &Setup, sampling: &SamplingSettings, target:
         cpu: CpuTimes {
             target_cpu_s: end.target_cpu_ns as f64 * 1e-9,
             self_cpu_s: end.self_cpu_ns as f64 * 1e-9,
-            setup_cpu_s: (end.setup_cpu_ns as f64 + account.spent().self_once_ns) * 1e-9,
+            setup_cpu_s: (end.setup_cpu_ns as f64 + end.account.spent().self_once_ns) * 1e-9,
             ..CpuTimes::default()
         },
-        cost: CostFigures {
-            overhead_us: cost.target.mean_ns * 1e-3,
-            overhead_se_us: cost.target.se_ns * 1e-3,
-            handler_time: end.handler_time.clone(),
-            handler_us: handler_ns.map(|time| time.mean_ns * 1e-3),
-            handler_se_us: handler_ns.map(|time| time.se_ns * 1e-3),
-            handler_samples: handler.as_ref().map_or(0, |handler| handler.samples),
-            overhead_modes: handler.map_or_else(Vec::new, |handler| handler.modes),
-            self_us: end.self_cpu_ns as f64 * 1e-3 / samples,
-            interrupt_ratio: decision.map_or(0.0, |decision| decision.cost.interrupt_ratio),
-        },
-        overhead: OverheadFigures {
-            overhead_ratio: account.ratio(),
-            overhead_parts: parts(account),
-            overhead_worst_1s_ratio: account.worst_1s_ratio(),
-            overhead_worst_10s_ratio: account.worst_10s_ratio(),
-            budget_ratio: sampling.budget.get(),
-            slowdown_ratio: account.slowdown_ratio(),
-            slowdown_budget_ratio: sampling.budget.get(),
-            slowdown_worst_10s_ratio: account.worst_10s_slowdown_ratio(),
-            own_cpu_ratio: account.own_cpu_ratio(),
-            own_cpu_worst_10s_ratio: account.worst_10s_own_cpu_ratio(),
-            own_cpu_budget_ratio: sampling.own_cpu.map_or(0.0, Ratio::get),
-        },
-        rate: RateFigures {
-            rate_hz: decision.map_or(0.0, |decision| decision.rate_hz),
-            optimum_rate_hz: decision.map_or(0.0, |decision| decision.terms.optimum_rate_hz),
-            unbounded_rate_hz: decision.map_or(0.0, |decision| decision.terms.unbounded_rate_hz),
-            bound_by: decision.map_or("", |decision| decision.bound_by.as_str()).to_owned(),
-            law: decision.map_or("", |decision| decision.terms.law.as_str()).to_owned(),
-            law_samples: decision.map_or(0.0, |decision| decision.terms.law_samples),
-            variance_ratio: decision.map_or(0.0, |decision| decision.terms.variance_ratio),
-            replicas: decision.map_or(0.0, |decision| decision.terms.replicas),
-            retunes: decision.map_or(0, |decision| decision.so_far.retunes),
-        },
-        predicted: PredictedFigures {
-            overhead_us: prediction.overhead_ns.mean * 1e-3,
-            overhead_se_us: prediction.overhead_ns.se * 1e-3,
-            overhead_ratio: prediction.overhead_ratio.mean,
-            overhead_se_ratio: prediction.overhead_ratio.se,
-            rate_hz: prediction.rate_hz.mean,
-            rate_se_hz: prediction.rate_hz.se,
-        },
-        how: HowSampled {
-            attach_mode: end.attach_mode.as_str().to_owned(),
-            event: end.source.event.to_owned(),
-            unwind: end.settings.method.as_str().to_owned(),
-            stack_copy_bytes: u64::from(end.settings.copied_bytes()),
-            confidence: sampling.confidence.get(),
-            precision_goal_ratio: sampling.until_precision.map_or(0.0, Ratio::get),
-            seed: setup.seed,
-            ..HowSampled::default()
-        },
+        cost: cost_figures(end),
+        overhead: overhead_figures(&end.account, sampling),
+        rate: end.decision.as_ref().map(rate_figures).unwrap_or_default(),
+        predicted: predicted(&end.prediction),
         rate_history: end.history.clone(),
         notes: notes(end),
-        ..Run::default()
+        ..Run::default() // known once it is over
+    }
+}
+
+fn how_sampled(end: &Figures, setup: &Setup, sampling: &SamplingSettings) -> HowSampled {
+    HowSampled {
+        attach_mode: end.attach_mode.as_str().to_owned(),
+        event: end.nature.event.to_owned(),
+        unwind: end.settings.method.as_str().to_owned(),
+        stack_copy_bytes: u64::from(end.settings.copied_bytes()),
+        confidence: sampling.confidence.get(),
+        precision_goal_ratio: sampling.until_precision.map_or(0.0, Ratio::get),
+        seed: setup.seed,
+        ..HowSampled::default() // the caller knows why it stopped
+    }
+}
+
+fn sample_counts(end: &Figures) -> SampleCounts {
+    let truncated = end.counts.truncated.total();
+    SampleCounts {
+        samples: end.counts.samples,
+        lost: end.counts.lost,
+        truncated,
+        truncated_by: end.counts.truncated,
+        complete_ratio: 1.0 - truncated as f64 / end.counts.samples.max(1) as f64,
+        outer_frames_from_earlier: end.counts.completed,
+        undecodable: end.counts.undecodable,
+        throttled: end.counts.throttled,
+        foreign_samples: end.counts.foreign,
+        walked_frames: end.counts.frames,
+        copied_bytes: end.counts.stack_bytes,
+    }
+}
+
+fn cost_figures(end: &Figures) -> CostFigures {
+    let (cost, handler) = (&end.cost, end.handler.clone());
+    let handler_ns = handler.as_ref().map(|handler| handler.time);
+    CostFigures {
+        overhead_us: cost.target.mean_ns * 1e-3,
+        overhead_se_us: cost.target.se_ns * 1e-3,
+        handler_time: end.handler_time.clone(),
+        handler_us: handler_ns.map(|time| time.mean_ns * 1e-3),
+        handler_se_us: handler_ns.map(|time| time.se_ns * 1e-3),
+        handler_samples: handler.as_ref().map_or(0, |handler| handler.samples),
+        overhead_modes: handler.map_or_else(Vec::new, |handler| handler.modes),
+        self_us: end.self_cpu_ns as f64 * 1e-3 / end.counts.samples.max(1) as f64,
+        interrupt_ratio: end.decision.as_ref().map_or(0.0, |decision| decision.cost.interrupt_ratio),
+    }
+}
+
+fn overhead_figures(account: &Account, sampling: &SamplingSettings) -> OverheadFigures {
+    OverheadFigures {
+        overhead_ratio: account.ratio(),
+        overhead_parts: parts(account),
+        overhead_worst_1s_ratio: account.worst_1s_ratio(),
+        overhead_worst_10s_ratio: account.worst_10s_ratio(),
+        budget_ratio: sampling.budget.get(),
+        slowdown_ratio: account.slowdown_ratio(),
+        slowdown_budget_ratio: sampling.budget.get(),
+        slowdown_worst_10s_ratio: account.worst_10s_slowdown_ratio(),
+        own_cpu_ratio: account.own_cpu_ratio(),
+        own_cpu_worst_10s_ratio: account.worst_10s_own_cpu_ratio(),
+        own_cpu_budget_ratio: sampling.own_cpu.map_or(0.0, Ratio::get),
+    }
+}
+
+fn rate_figures(decision: &Decision) -> RateFigures {
+    RateFigures {
+        rate_hz: decision.rate_hz,
+        optimum_rate_hz: decision.terms.optimum_rate_hz,
+        unbounded_rate_hz: decision.terms.unbounded_rate_hz,
+        bound_by: decision.bound_by.as_str().to_owned(),
+        law: decision.terms.law.as_str().to_owned(),
+        law_samples: decision.terms.law_samples,
+        variance_ratio: decision.terms.variance_ratio,
+        replicas: decision.terms.replicas,
+        retunes: decision.so_far.retunes,
+    }
+}
+
+fn predicted(prediction: &Prediction) -> PredictedFigures {
+    PredictedFigures {
+        overhead_us: prediction.overhead_ns.mean * 1e-3,
+        overhead_se_us: prediction.overhead_ns.se * 1e-3,
+        overhead_ratio: prediction.overhead_ratio.mean,
+        overhead_se_ratio: prediction.overhead_ratio.se,
+        rate_hz: prediction.rate_hz.mean,
+        rate_se_hz: prediction.rate_hz.se,
     }
 }
 
@@ -259,7 +281,7 @@ fn remedy(outcome: Outcome) -> Option<&'static str> {
             Some("are deeper than any copy; code with frame pointers needs none (--unwind fp)")
         }
         Outcome::StackAbsent => Some(
-            "lack a page that was not in memory; frame pointers lead over it (--unwind fp, where code has them)",
+            "lack a page that was not in memory; frame pointers get past it, if the code was built with them (--unwind fp)",
         ),
         Outcome::ChainTooLong => Some(
             "are longer than the kernel's chain; raise kernel.perf_event_max_stack, or take --unwind dwarf",

@@ -182,7 +182,7 @@ impl PerfSampler {
     /// What to know about perf events.
     pub(crate) const NATURE: Nature = Nature {
         event: "cpu-clock",
-        is_loaded: false,
+        runs_in_target: false,
         attaches_itself: false,
         times_itself: false,
         clock_tick_ns: None,

@@ -28,7 +28,7 @@ pub(crate) struct Nature {
     pub(crate) event: &'static str,
     /// Whether its code runs in the target's processes. What cannot load it is not sampled, and nothing may interrupt the profiler
     /// while it is loaded.
-    pub(crate) is_loaded: bool,
+    pub(crate) runs_in_target: bool,
     /// Whether new threads and processes have a clock by themselves. Clocks are then never opened for them, and only change
     /// their settings.
     pub(crate) attaches_itself: bool,

@@ -143,7 +143,7 @@ impl TimerSampler {
     pub(crate) fn nature() -> Nature {
         Nature {
             event: "timer-signal",
-            is_loaded: true,
+            runs_in_target: true,
             attaches_itself: true,
             times_itself: true,
             clock_tick_ns: Some(signal_cost::tick_ns()),

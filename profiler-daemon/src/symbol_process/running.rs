@@ -245,7 +245,8 @@ fn in_words(status: ExitStatus) -> String {
     let signal = status.signal().and_then(|number| Signal::try_from(number).ok());
     match (signal, status.code()) {
         (Some(Signal::SIGSYS), _) => "it made a system call that it may not make".to_owned(),
-        (Some(Signal::SIGXCPU | Signal::SIGKILL), _) => "it was killed".to_owned(),
+        (Some(Signal::SIGXCPU), _) => "it used up its CPU time".to_owned(),
+        (Some(Signal::SIGKILL), _) => "it was killed, perhaps for lack of memory".to_owned(),
         (Some(signal), _) => format!("it ended by {signal}"),
         (None, code) => format!("it ended with status {}", code.unwrap_or(-1)),
     }

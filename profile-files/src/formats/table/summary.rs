@@ -5,7 +5,7 @@ use std::fmt::Write;
 use config::Ratio;
 use profiler_core::profile::{Run, SymbolizedProfile};
 use profiler_core::rate::Replicas;
-use profiler_core::stats::Goal;
+use profiler_core::stats::{Confidence, Goal};
 
 use super::{WORTH_SAMPLING_S, few, percent, seconds};
 use crate::functions::{FunctionCost, FunctionTable};
@@ -182,8 +182,8 @@ pub(super) fn overhead(run: &Run) -> Option<String> {
     if run.overhead.slowdown_budget_ratio > 0.0 {
         let budget_ratio = if is_fixed(run) { 0.0 } else { run.overhead.slowdown_budget_ratio };
         let relative = run.cpu.sampling_cpu_se_s / run.cpu.sampling_cpu_s.max(f64::MIN_POSITIVE);
-        let se_ratio = relative * run.overhead.slowdown_ratio;
-        let unsure = if se_ratio > 0.0 { format!(" ± {}", percent(se_ratio, 2)) } else { String::new() };
+        let half_ratio = score(run) * relative * run.overhead.slowdown_ratio;
+        let unsure = if half_ratio > 0.0 { format!(" ± {}", percent(half_ratio, 2)) } else { String::new() };
         shares.push(format!(
             "slowdown {}{unsure}{}",
             percent(run.overhead.slowdown_ratio, 2),
@@ -199,10 +199,16 @@ pub(super) fn overhead(run: &Run) -> Option<String> {
     }
     let mut parts = vec![shares.join(", ")];
     if run.cost.overhead_us > 0.0 {
-        parts.push(format!("{:.1} ± {:.1} µs a sample", run.cost.overhead_us, run.cost.overhead_se_us));
+        let half_us = score(run) * run.cost.overhead_se_us;
+        parts.push(format!("{:.1} ± {half_us:.1} µs a sample", run.cost.overhead_us));
     }
     parts.retain(|part| !part.is_empty());
     (!parts.is_empty()).then(|| parts.join("; "))
+}
+
+/// Standard errors in half an interval of the run's level.
+fn score(run: &Run) -> f64 {
+    Confidence::new(run.how.confidence).normal_score()
 }
 
 fn at_most(budget_ratio: f64) -> String {

@@ -61,7 +61,7 @@ impl fmt::Display for Criterion {
 }
 
 impl Criterion {
-    /// The words for them on a command line and in a settings file.
+    /// The words for them on a command line and in a settings file. The last is the one that [`UnknownCriterion`] gives an example of.
     pub const WORDS: &str = "mae, mse, p95 or z=SCORE";
     /// Every criterion, the upper curve at 95%.
     pub const ALL: [Self; 4] =

@@ -271,7 +271,7 @@ impl Sender {
         self.control.tell(None);
         if self.talk.works() {
             let name = &self.name;
-            tracing::info!(export = name, "export {name}: windows are sent again");
+            tracing::info!(export = name, "export {name}: the backend answers again");
         }
     }
 

@@ -34,8 +34,6 @@ use crate::sys::alarm::SwitchAlarm;
 use crate::sys::{limits, procfs};
 
 const SECOND_NS: u64 = 1_000_000_000;
-/// Interval of [`Engine::each_second`] in the first second of a run: every step (ns).
-const EARLY_LOOK_NS: u64 = MIN_STEP_NS;
 /// The shortest time between two reopenings for the sake of new threads (ns).
 const ADOPT_EVERY_NS: u64 = 1_000_000_000;
 /// [`ADOPT_EVERY_NS`] if the rate has fallen to `TOO_OFTEN` of what it was: inherited clocks then sample too often.
@@ -208,7 +206,7 @@ impl<L: DecisionLog> Engine<L> {
     /// control group.
     pub(super) fn each_second(&mut self, now_ns: u64) {
         self.pace.next_second_ns =
-            now_ns + if self.session.elapsed_ns() < SECOND_NS { EARLY_LOOK_NS } else { SECOND_NS };
+            now_ns + if self.session.elapsed_ns() < SECOND_NS { MIN_STEP_NS } else { SECOND_NS };
         self.attaching.cpus_changed |= self.sampler.cpus_changed();
         if let Some(cause) = self.sampler.take_refused() {
             self.note(explain::threads_refused(&cause));

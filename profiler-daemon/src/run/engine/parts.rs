@@ -44,7 +44,7 @@ pub(crate) struct Figures {
     /// Whether the kernel's handler was timed, or why not.
     pub(crate) handler_time: String,
     /// What took the samples.
-    pub(crate) source: Nature,
+    pub(crate) nature: Nature,
     /// Whether time in the kernel was sampled too.
     pub(crate) kernel_seen: bool,
 }
@@ -111,7 +111,7 @@ impl<L: DecisionLog> Engine<L> {
             self_cpu_ns: 0,
             setup_cpu_ns: self.session.setup_cpu_ns(),
             handler_time: self.costs.bursts.outcome(),
-            source: self.nature,
+            nature: self.nature,
             kernel_seen: self.attaching.access.kernel,
             history: Vec::new(),
             notes: self.notes.clone(),

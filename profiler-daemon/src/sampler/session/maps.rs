@@ -6,7 +6,7 @@ use profiler_core::record::{Mapped, RawSample};
 
 use super::cut::present_weights;
 use super::{Owners, Session};
-use crate::jit::CodePlace;
+use crate::jit::MappedAs;
 use crate::objects::is_code_without_file;
 use crate::sys::maps::MappedCode;
 use crate::sys::procfs::Child;
@@ -77,9 +77,9 @@ impl Session {
         }
         if let Some(process) = self.processes.get(mapped.pid) {
             let place = match (process.space.is_in_file(mapped.start), is_object) {
-                (true, _) => CodePlace::Object,
-                (false, true) => CodePlace::Data,
-                (false, false) => CodePlace::NoObject,
+                (true, _) => MappedAs::Object,
+                (false, true) => MappedAs::Data,
+                (false, false) => MappedAs::NoObject,
             };
             self.jit.mapped(process.index, mapped, place, &self.objects.roots, &self.objects.memory);
         }

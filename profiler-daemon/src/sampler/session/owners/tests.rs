@@ -1,3 +1,6 @@
+use nix::sys::signal::{Signal, kill};
+use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
+use nix::unistd::Pid;
 use profiler_core::process::ProcessTable;
 use profiler_core::record::Task;
 
@@ -199,26 +202,68 @@ fn a_process_that_goes_to_another_takes_nothing_with_it() {
     assert!(host.owners.is_empty());
 }
 
+/// A process that computes while it is let go on.
+struct Stoppable(std::process::Child);
+
+impl Stoppable {
+    fn start() -> Self {
+        let mut command = std::process::Command::new("sh");
+        let computing = Self(command.args(["-c", "while :; do :; done"]).spawn().unwrap());
+        computing.stop();
+        computing
+    }
+
+    fn pid(&self) -> Pid {
+        Pid::from_raw(self.0.id() as i32)
+    }
+
+    fn used_ns(&self) -> u64 {
+        clock::process_cpu_ns(self.0.id()).unwrap()
+    }
+
+    fn stop(&self) {
+        kill(self.pid(), Signal::SIGSTOP).unwrap();
+        let is_stopped =
+            matches!(waitpid(self.pid(), Some(WaitPidFlag::WUNTRACED)), Ok(WaitStatus::Stopped(..)));
+        assert!(is_stopped);
+    }
+
+    /// Has it use `ns` at least; returns what it used (ns).
+    fn use_up(&self, ns: u64) -> u64 {
+        let before_ns = self.used_ns();
+        kill(self.pid(), Signal::SIGCONT).unwrap();
+        while self.used_ns() < before_ns + ns {
+            std::thread::yield_now();
+        }
+        self.stop();
+        self.used_ns() - before_ns
+    }
+}
+
+impl Drop for Stoppable {
+    fn drop(&mut self) {
+        let _ = self.0.kill().and_then(|()| self.0.wait());
+    }
+}
+
 /// Of a process that lives the kernel knows what it used, however few samples it had.
 #[test]
 fn the_time_of_a_process_that_lives_is_the_kernels() {
-    let own = std::process::id();
+    let computing = Stoppable::start();
+    let pid = computing.0.id();
     let mut host = Host::new(false);
-    host.processes.adopt(own, "test");
-    let before_ns = clock::self_cpu_ns();
-    host.owners.assign(own, Some(PYTHONS));
-    let assigned_ns = clock::self_cpu_ns(); // other tests' threads may have run since `before_ns`
-    while clock::self_cpu_ns() < assigned_ns + 30 * MS {
-        std::hint::spin_loop();
-    }
-    host.sample(own);
+    host.processes.adopt(pid, "test");
+    host.owners.assign(pid, Some(PYTHONS));
+    let used_ns = computing.use_up(30 * MS);
+    host.sample(pid);
     host.owners.read_clocks(true);
-    let (_, cpu_ms) = host.of(PYTHONS);
-    let at_most_ms = (clock::self_cpu_ns() - before_ns) as f64 / 1e6;
-    assert!((29.9..=at_most_ms).contains(&cpu_ms), "{cpu_ms} of {at_most_ms}");
-    while clock::self_cpu_ns() < before_ns + 60 * MS {
-        std::hint::spin_loop();
-    }
+    let found_ms = host.of(PYTHONS).1;
+    assert!((found_ms - used_ns as f64 / 1e6).abs() < 1e-6, "{found_ms} of {used_ns} ns");
+    let more_ns = computing.use_up(30 * MS);
     host.owners.read_clocks(false); // it was not sampled since, but there are few
-    assert!(host.of(PYTHONS).1 > cpu_ms);
+    let found_ms = host.of(PYTHONS).1;
+    assert!(
+        (found_ms - (used_ns + more_ns) as f64 / 1e6).abs() < 1e-6,
+        "{found_ms} of {used_ns} + {more_ns} ns"
+    );
 }
