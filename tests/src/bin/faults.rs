@@ -196,13 +196,18 @@ fn compare(minutes: u64, day: &Day, backend: &Backend, daemon: &Daemon) -> Resul
         .map(|(window, _)| unanswered[*window])
         .fold((0, 0), |(lost, not), is| if is { (lost + 1, not) } else { (lost, not + 1) });
     for (window, samples) in stored.iter().filter(|(window, samples)| count(window) != **samples) {
-        let came: Vec<f64> = kept
+        let mut came: Vec<(f64, bool)> = kept
             .iter()
             .filter(|kept| (&kept.target, kept.start_unix_ns) == (&window.0, window.1))
-            .map(|kept| kept.came_s)
+            .map(|kept| (kept.came_s, is_lost(kept)))
             .collect();
+        came.sort_by(|a, b| a.0.total_cmp(&b.0));
+        let since_kill_s =
+            |came_s: f64| day.killed_s.iter().map(|at| at - came_s).find(|since| *since >= 0.0);
+        let next_kill = came.first().and_then(|first| since_kill_s(first.0));
         progress(&format!(
-            "{window:?}: {samples} samples in the store, {} arrived, at {came:?} s",
+            "{window:?}: {samples} samples in the store, {} arrived, when (s) and whether the answer was lost: {came:?}; the \
+             service was killed next {next_kill:?} s after the first",
             count(window)
         ));
     }
