@@ -277,8 +277,10 @@ fn a_job_that_runs_every_second_stays_attached_to() -> Result<()> {
     let daemon = Daemon::start(60, &busy.section("job", ""))?;
     let jobs = format!("while :; do {} --cpu 0.8; sleep 0.4; done", busy.path().display());
     let _jobs = start(Command::new("sh").args(["-c", &jobs]))?;
-    wait_until("samples", || daemon.target("job").is_ok_and(|job| job["samples"].as_u64() > Some(10)))?;
+    // The first window comes soon, whatever the length of windows.
+    wait_until("its first window", || daemon.target("job").is_ok_and(|job| job["windows"] == 1))?;
     let before = daemon.target("job")?;
+    ensure!(before["samples"].as_u64() > Some(10), "{before}");
     std::thread::sleep(Duration::from_secs(6));
     let after = daemon.target("job")?;
     // A window ends with the events that it was sampled by.

@@ -58,6 +58,7 @@ section! {
         /// Time that one profile of a target covers, and that is lost if the power fails. Up to six times as
         /// long if naming and storing so many would take more than 15% of the host's budget. Where more
         /// than eight targets began together, some windows are up to 1.75 times as long: they end in turn.
+        /// The first of each of up to 32 targets covers 15 s at most, so that it can be seen soon.
         window: Span = Span::from_secs(60);
         /// Age at which windows are merged into one file for each hour, with a time resolution of a minute.
         hourly_after: Span = Span::from_secs(5 * 60);

@@ -86,4 +86,4 @@ pub use shares::{PRIOR_SHARE, TopShares};
 pub use sharing::Sharing;
 pub use timeline::PeriodTimeline;
 pub use visits::{Neighbours, ThreadVisits, ratio_at_optimum, variance_ratio};
-pub use windows::{WindowLength, window_batch_pause_ns, windows_at_once};
+pub use windows::{WindowLength, first_window_ns, window_batch_pause_ns, windows_at_once};

@@ -18,6 +18,12 @@ const DEAREST: f64 = 8.0;
 /// Largest multiple of the configured length that a window may get.
 const MOST_STRETCHED: u64 = 6;
 
+/// The first window of a target is no longer than this (ns): somebody who has just started the service wants to see a profile, and
+/// reading the names of large programs may take a minute more.
+const FIRST_NS: u64 = 15_000_000_000;
+/// Up to this many targets. Each window costs some milliseconds more, and those of hundreds would fill the host's budget at a start.
+const MOST_FIRST: usize = 32;
+
 /// Batches in which the windows of many targets end.
 const BATCHES: usize = 6;
 /// This many windows may always end at once.
@@ -63,6 +69,11 @@ impl WindowLength {
     pub fn expected_cpus(&self, targets: usize, length_ns: u64) -> f64 {
         targets as f64 * self.each_ns / length_ns.max(1) as f64
     }
+}
+
+/// Length of the first window of each of `targets` (ns), where the others have `window_ns`.
+pub fn first_window_ns(targets: usize, window_ns: u64) -> u64 {
+    if targets <= MOST_FIRST { window_ns.min(FIRST_NS) } else { window_ns }
 }
 
 /// How many windows of length `window_ns` may end at once if `targets` share a sampler: handing over hundreds would
@@ -189,6 +200,14 @@ mod tests {
                 assert!(seconds < 12 || most <= (targets.div_ceil(6)).max(8), "{case}: {most}");
             }
         }
+    }
+
+    #[test]
+    fn the_first_window_is_short_where_targets_are_few_and_windows_long() {
+        assert_eq!(first_window_ns(1, 60 * SECOND), 15 * SECOND);
+        assert_eq!(first_window_ns(32, 60 * SECOND), 15 * SECOND);
+        assert_eq!(first_window_ns(33, 60 * SECOND), 60 * SECOND);
+        assert_eq!(first_window_ns(1, 2 * SECOND), 2 * SECOND);
     }
 
     #[test]

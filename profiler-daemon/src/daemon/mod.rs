@@ -41,7 +41,7 @@ use anyhow::{Result, bail};
 use config::DaemonSettings;
 use profile_files::store::{self, StoreError};
 use profiler_core::rate::share::Demand;
-use profiler_core::rate::{HostBudget, WindowLength};
+use profiler_core::rate::{HostBudget, WindowLength, first_window_ns};
 use tokio::sync::mpsc;
 
 use self::dropped::DroppedTime;
@@ -56,7 +56,7 @@ use self::reload::{Prepared, Reloads};
 use self::scan_schedule::ScanSchedule;
 use self::shared::SharedState;
 use self::wakes::{Wake, Wakes};
-use self::watched::{Totals, Watched};
+use self::watched::{Totals, Watched, WindowLengths};
 use self::window_writer::WindowWriter;
 use crate::api::{self, Server};
 use crate::containers::{Need, Runtimes};
@@ -422,11 +422,12 @@ impl Daemon {
     fn end_windows(&mut self, now_ns: u64) {
         let (windows, cpu_ns) = self.profiles.writer.spent();
         self.profiles.window_length.observe(windows, cpu_ns);
-        let window_ns = self.window_ns();
-        for watched in self.targets.values_mut().filter(|watched| watched.window_is_over(now_ns, window_ns)) {
+        let usual_ns = self.window_ns();
+        let lengths = WindowLengths { first_ns: first_window_ns(self.sampled(), usual_ns), usual_ns };
+        for watched in self.targets.values_mut().filter(|watched| watched.window_is_over(now_ns, lengths)) {
             watched.cut(&self.setup).into_iter().for_each(|pending| self.profiles.writer.keep(pending));
         }
-        self.end_shared_windows(now_ns, window_ns);
+        self.end_shared_windows(now_ns, lengths);
     }
 
     /// Starts the exports of the settings.

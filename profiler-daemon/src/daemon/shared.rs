@@ -12,7 +12,7 @@ use config::SamplingSettings;
 use profiler_core::rate::{Sharing, window_batch_pause_ns, windows_at_once};
 
 use super::Daemon;
-use super::watched::{Retry, Totals, Watched, differ_in_control_alone};
+use super::watched::{Retry, Totals, Watched, WindowLengths, differ_in_control_alone};
 use super::window_writer::PendingWindow;
 use crate::cgroup::Cgroup;
 use crate::discovery::{Changes, TargetId};
@@ -218,16 +218,22 @@ impl Daemon {
     }
 
     /// Ends shared windows that have reached their length: a limited number at once, so that sampling is not held up.
-    pub(super) fn end_shared_windows(&mut self, now_ns: u64, window_ns: u64) {
+    pub(super) fn end_shared_windows(&mut self, now_ns: u64, lengths: WindowLengths) {
         let Some(shared) = self.sharing.shared.as_deref_mut().filter(|shared| shared.next_batch_ns <= now_ns)
         else {
             return;
         };
         let Some(owners) = &shared.engine.session.owners else { return };
-        let mut over = owners.begun_by(now_ns.saturating_sub(window_ns));
-        over.truncate(windows_at_once(owners.shares().count(), window_ns));
+        let mut over = owners.begun_by(now_ns.saturating_sub(lengths.first_ns));
+        over.retain(|&(begun_ns, owner)| {
+            let watched = self.targets.get(&TargetId::of_number(owner.0));
+            let length_ns = watched.map_or(lengths.usual_ns, |watched| watched.window_ns(lengths));
+            now_ns.saturating_sub(begun_ns) >= length_ns
+        });
+        over.truncate(windows_at_once(owners.shares().count(), lengths.usual_ns));
         if !over.is_empty() {
-            shared.next_batch_ns = now_ns + window_batch_pause_ns(window_ns);
+            let over: Vec<Owner> = over.into_iter().map(|(_, owner)| owner).collect();
+            shared.next_batch_ns = now_ns + window_batch_pause_ns(lengths.usual_ns);
             self.cut_shared(|engine| engine.cut_shares(&over));
         }
     }

@@ -9,6 +9,7 @@ mod status;
 mod windows;
 
 pub(super) use self::resampling::differ_in_control_alone;
+pub(super) use self::windows::WindowLengths;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;

@@ -8,10 +8,25 @@ use crate::daemon::window_writer::PendingWindow;
 use crate::run::{Figures, Setup, summary};
 use crate::sampler::session::Collected;
 
+/// How long windows are (ns).
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct WindowLengths {
+    /// The first of a target.
+    pub(crate) first_ns: u64,
+    /// All others.
+    pub(crate) usual_ns: u64,
+}
+
 impl Watched {
     /// Whether it is time to end the open window.
-    pub(crate) fn window_is_over(&self, now_ns: u64, window_ns: u64) -> bool {
-        self.sampled.as_ref().is_some_and(|sampled| now_ns.saturating_sub(sampled.from_ns) >= window_ns)
+    pub(crate) fn window_is_over(&self, now_ns: u64, lengths: WindowLengths) -> bool {
+        let length_ns = self.window_ns(lengths);
+        self.sampled.as_ref().is_some_and(|sampled| now_ns.saturating_sub(sampled.from_ns) >= length_ns)
+    }
+
+    /// The length of the open window (ns).
+    pub(crate) fn window_ns(&self, lengths: WindowLengths) -> u64 {
+        if self.windows == 0 { lengths.first_ns } else { lengths.usual_ns }
     }
 
     /// Whether the open window began before this (ns).

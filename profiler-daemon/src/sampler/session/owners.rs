@@ -201,12 +201,12 @@ impl Owners {
         self.waiting.keys().copied()
     }
 
-    /// The targets whose windows began by `at_ns`, the oldest first.
-    pub(crate) fn begun_by(&self, at_ns: u64) -> Vec<Owner> {
+    /// The targets whose windows began by `at_ns`, and when (ns), the oldest first.
+    pub(crate) fn begun_by(&self, at_ns: u64) -> Vec<(u64, Owner)> {
         let begun = self.shares.iter().filter(|(_, share)| share.start_ns <= at_ns);
         let mut begun: Vec<(u64, Owner)> = begun.map(|(owner, share)| (share.start_ns, *owner)).collect();
         begun.sort_unstable_by_key(|(start_ns, owner)| (*start_ns, owner.0));
-        begun.into_iter().map(|(_, owner)| owner).collect()
+        begun
     }
 
     pub(crate) fn share(&self, owner: Owner) -> Option<&Share> {
