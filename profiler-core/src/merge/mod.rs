@@ -16,7 +16,7 @@
 //! let hour = Range { from_unix_ns: 0, to_unix_ns: 3_600_000_000_000 };
 //! let mut merger = Merger::new(hour, hour.bin_ns());
 //! merger.add(&SymbolizedProfile::default());
-//! assert_eq!(merger.finish().run.samples, 0);
+//! assert_eq!(merger.finish().run.counts.samples, 0);
 //! ```
 
 mod intern;
