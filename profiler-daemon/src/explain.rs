@@ -33,7 +33,7 @@ pub(crate) const BY_THREAD: &str = "use --attach-mode task";
 /// The highest kernel.perf_event_paranoid at which anybody may sample the user frames of their own processes.
 const OWN_PROCESSES: i32 = 2;
 
-/// Why a target has few samples whose switches and records alone take its budget.
+/// Why there are few samples of a target if its switches and records alone take its budget.
 pub(crate) const WATCHING_TAKES_THE_BUDGET: &str = "nearly all of the target's budget is used up without \
                                                     samples, so there are few; a larger budget would allow \
                                                     more";

@@ -1,4 +1,4 @@
-//! Addresses of this machine that are kept for a server that is down at times: nobody else is given the port meanwhile.
+//! Addresses of this machine that are kept for a server that is down at times: no other program gets the port meanwhile.
 
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, TcpListener};
 use std::os::fd::{AsRawFd, OwnedFd};

@@ -42,6 +42,7 @@ fn finite(figure: f64) -> f64 {
     if figure.is_finite() { figure } else { 0.0 }
 }
 
+/// All of them, in one order.
 fn each(parts: &mut OverheadParts) -> [&mut f64; 8] {
     [
         &mut parts.base_ratio,

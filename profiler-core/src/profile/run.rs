@@ -82,13 +82,13 @@ pub struct SampleCounts {
     pub samples: u64,
     /// Samples that the kernel dropped because a ring buffer was full.
     pub lost: u64,
-    /// Samples whose stack lacks outer frames.
+    /// Samples with a stack that lacks outer frames.
     pub truncated: u64,
     /// The same by the reason.
     pub truncated_by: TruncatedBy,
-    /// Share of the samples whose stack reaches its outermost frame.
+    /// Share of the samples with a stack that reaches its outermost frame.
     pub complete_ratio: f64,
-    /// Samples of which the outer frames were cut off and are those of an earlier sample of the thread, whose frames lay at the same
+    /// Samples with outer frames that were cut off and taken from an earlier sample of the thread, which had its frames at the same
     /// places of the stack. Their stacks count as complete.
     pub outer_frames_from_earlier: u64,
     /// Records that could not be decoded.
@@ -135,7 +135,7 @@ pub struct CpuTimes {
     /// Standard error of `sampling_cpu_s` (s).
     pub sampling_cpu_se_s: f64,
     /// CPU time of the target that no sample could stand for, and that is in no function (s): where samples are taken in its processes, that
-    /// of whoever has nothing that takes them.
+    /// of processes and threads without the code that takes them.
     pub not_sampled_cpu_s: f64,
     /// Sum of the samples' weights before it was reconciled with `target_cpu_s` (s).
     pub weight_s: f64,

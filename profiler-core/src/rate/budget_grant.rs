@@ -33,7 +33,7 @@ impl Grant {
         self.ratio + self.fixed_cpus / busy_cpus.max(OWN_COST_FLOOR_CPUS)
     }
 
-    /// What it grants in `wall_ns`, for a target whose CPU time counts as `counted_ns` (ns).
+    /// What it grants in `wall_ns`, in which the target's CPU time counts as `counted_ns` (ns).
     pub(super) fn over_ns(self, wall_ns: f64, counted_ns: f64) -> f64 {
         self.fixed_cpus * wall_ns + self.ratio * counted_ns
     }
@@ -157,24 +157,24 @@ mod tests {
     const FIXED_CPUS: f64 = 0.000_6;
     const OWN_SAMPLE_NS: f64 = 8_000.0;
 
-    /// A target that shares a host's budget of 1.5 ms a second with nobody, step by step.
-    struct Watched {
+    /// The only target of a host with a budget of 1.5 ms a second, step by step.
+    struct OnlyTarget {
         controller: RateController,
         now_ns: u64,
         due: f64,
     }
 
-    impl Watched {
+    impl OnlyTarget {
         fn new() -> Self {
             let settings =
                 RateSettings { budget_ratio: 0.04, horizon_s: Some(1.0), ..RateSettings::default() };
             let mut controller = RateController::new(settings, CostModel::default());
             controller.start(0);
-            Watched { controller, now_ns: 0, due: 0.0 }
+            OnlyTarget { controller, now_ns: 0, due: 0.0 }
         }
 
-        /// The rates of so many steps at a load of `busy_cpus`; in every fifth, the profiler uses `hiccup_ns` more.
-        fn rates_hz(&mut self, steps: u64, busy_cpus: f64, hiccup_ns: f64) -> Vec<f64> {
+        /// The rates of so many steps at a load of `busy_cpus`.
+        fn rates_hz(&mut self, steps: u64, busy_cpus: f64) -> Vec<f64> {
             let mut step = |number: u64| {
                 if number.is_multiple_of(10) {
                     self.controller.grant(share(&[self.controller.demand(1.0)], 0.001_5).of[0].granted_ratio);
@@ -182,8 +182,7 @@ mod tests {
                 self.due += self.controller.rate_hz() * busy_cpus * STEP_NS as f64 * 1e-9;
                 let samples = self.due as u64;
                 self.due = self.due.fract();
-                let hiccup_ns = if number.is_multiple_of(5) { hiccup_ns } else { 0.0 };
-                let own_ns = FIXED_CPUS * STEP_NS as f64 + OWN_SAMPLE_NS * samples as f64 + hiccup_ns;
+                let own_ns = FIXED_CPUS * STEP_NS as f64 + OWN_SAMPLE_NS * samples as f64;
                 self.now_ns += STEP_NS;
                 let reading = Reading {
                     at_ns: self.now_ns,
@@ -202,9 +201,9 @@ mod tests {
 
     #[test]
     fn a_load_that_falls_leaves_as_much_for_what_is_spent_whatever_the_rate() {
-        let mut watched = Watched::new();
-        let before_hz = watched.rates_hz(300, 0.45, 0.0)[299];
-        let rates_hz = watched.rates_hz(100, 0.1, 0.0);
+        let mut target = OnlyTarget::new();
+        let before_hz = target.rates_hz(300, 0.45)[299];
+        let rates_hz = target.rates_hz(100, 0.1);
         let least_hz = rates_hz[5..].iter().copied().fold(f64::INFINITY, f64::min);
         assert!(least_hz >= 0.9 * before_hz, "{least_hz} of {before_hz} samples per CPU-second");
     }

@@ -1,6 +1,6 @@
 //! The length of a service's windows: as configured, and up to six times as long where naming and storing them
 //! would take more than 15% of the host's budget. Longer windows are coarser in time and just as complete. Those of many targets
-//! end in turn, so that handing them over takes little at any time.
+//! end in turn, so that handing them over takes little at any time. The first window of a target is short, unless targets are many.
 //!
 //! A window begins where the one before it ended, by the samples and by the clock: the store refuses windows
 //! that overlap, and reports gaps.
@@ -18,7 +18,7 @@ const DEAREST: f64 = 8.0;
 /// Largest multiple of the configured length that a window may get.
 const MOST_STRETCHED: u64 = 6;
 
-/// The first window of a target is no longer than this (ns): somebody who has just started the service wants to see a profile, and
+/// The first window of a target is no longer than this (ns), so that a profile can be seen soon after the service was started:
 /// reading the names of large programs may take a minute more.
 const FIRST_NS: u64 = 15_000_000_000;
 /// Up to this many targets. Each window costs some milliseconds more, and those of hundreds would fill the host's budget at a start.

@@ -102,7 +102,7 @@ fn kernel(facts: &Facts) -> Check {
     match (parts.next(), parts.next()) {
         (Some(Ok(major)), Some(Ok(minor))) if (major, minor) >= (5, 11) => ok(NAME, &facts.kernel),
         (Some(Ok(major)), Some(Ok(minor))) if (major, minor) >= (4, 3) => {
-            warn(NAME, format!("{}: older than 5.11, the first that is tested", facts.kernel), None)
+            warn(NAME, format!("{}: older than 5.11, the oldest that is supported", facts.kernel), None)
         }
         (Some(Ok(_)), _) => fail(NAME, format!("{}: older than 4.3", facts.kernel), None),
         _ => warn(NAME, format!("version unknown: `{}`", facts.kernel), None),

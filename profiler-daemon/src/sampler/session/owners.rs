@@ -201,7 +201,7 @@ impl Owners {
         self.waiting.keys().copied()
     }
 
-    /// The targets whose windows began by `at_ns`, and when (ns), the oldest first.
+    /// The targets with windows that began by `at_ns`, and when (ns), the oldest first.
     pub(crate) fn begun_by(&self, at_ns: u64) -> Vec<(u64, Owner)> {
         let begun = self.shares.iter().filter(|(_, share)| share.start_ns <= at_ns);
         let mut begun: Vec<(u64, Owner)> = begun.map(|(owner, share)| (share.start_ns, *owner)).collect();
