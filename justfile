@@ -22,6 +22,10 @@ test:
 test-live:
     cargo test -p tests --test live --test badday --test cli --test jit --test runtimes --test lives --test interface --test push --test exports --test fleet --test containers
 
+# All tests of the suites with no second attempt: which of them fail now and then?
+test-once *arguments:
+    SWEETSPOT_ATTEMPTS=1 cargo test -p tests --no-fail-fast {{ arguments }}
+
 # The control loop under a simulated host.
 sim *arguments:
     cargo test --release -p tests --test control --test host_budget {{ arguments }}

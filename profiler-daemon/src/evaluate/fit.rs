@@ -1,13 +1,9 @@
-//! What the runs at fixed rates say: the cost of a sample from the CPU times, and one model of the errors for all
-//! rates and shapes.
-//!
-//! The reported cost is compared with the stopwatch at the rates that the controller chose, and not with the
-//! slope over all rates, which the rates above 10,000/s decide: a sample at 100/s costs half as much again as
-//! one at 5,000/s.
+//! What the runs say: how long each took, and one model of the errors for all rates and shapes.
 
 use profiler_core::rate::Criterion;
 use serde::Serialize;
 
+use super::cost::{Cost, Curve, falling};
 use super::design::{Arm, SHAPES, Shape, TOP};
 
 /// Variance factors that are looked for.
@@ -17,8 +13,6 @@ const SEARCH_STEPS: usize = 24;
 /// Rates that are looked at for the best one (samples per CPU-second).
 const RATES: (f64, f64) = (5.0, 50_000.0);
 const RATE_STEPS: usize = 240;
-/// From here on samples leave the target no time: no error is stated.
-const MOST_OVERHEAD: f64 = 0.95;
 
 /// What a run was found to be.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -50,7 +44,7 @@ pub(super) struct Observation {
 }
 
 impl Observation {
-    fn n(&self) -> f64 {
+    pub(super) fn n(&self) -> f64 {
         self.samples as f64
     }
 
@@ -68,23 +62,12 @@ impl Observation {
     }
 }
 
-/// The slope of CPU time over samples, all programs together: what a sample costs, by no account but the
-/// scheduler's.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-pub(super) struct Slope {
-    /// o (µs).
-    pub(super) overhead_us: f64,
-    /// Its standard error (µs).
-    pub(super) overhead_se_us: f64,
-    /// Deviation of a run's CPU time from the line, relative.
-    pub(super) noise_ratio: f64,
-}
-
-/// One model of all errors: E = o·n/T, variance = v·(C/T)²·(1−p)/(p·n) + τ²·(C/T)², relative to the truth.
+/// One model of all errors: E = o(ν)·n/T, variance = v·(C/T)²·(1−p)/(p·n) + τ²·(C/T)², relative to the truth.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub(super) struct Model {
-    /// o (µs).
-    pub(super) overhead_us: f64,
+    /// o(ν): o₁ by the errors, and how it falls by the CPU times.
+    #[serde(flatten)]
+    pub(super) curve: Curve,
     /// v: the variance of a share as a multiple of the binomial one.
     #[serde(rename = "variance_ratio")]
     pub(super) variance: f64,
@@ -116,21 +99,6 @@ pub(super) fn truth(runs: &[&Observation]) -> Option<[f64; SHAPES.len()]> {
     Some(times)
 }
 
-/// What a sample costs the runs of an arm: what they took more than their twins, unsampled runs' own difference taken off,
-/// over their samples (µs). `None` without samples.
-///
-/// By the turns of the twins alone, so that the truth's own noise is no part of it.
-pub(super) fn cost_us(runs: &[&Observation], truth: &[f64; SHAPES.len()], arm: Arm) -> Option<f64> {
-    let beyond = |run: &Observation| run.excess_ratio.unwrap_or(run.cpu_s / truth[run.shape] - 1.0);
-    let unsampled: Vec<f64> =
-        runs.iter().filter(|run| run.arm == Arm::Unsampled).map(|run| beyond(run)).collect();
-    let usual = unsampled.iter().sum::<f64>() / unsampled.len().max(1) as f64;
-    let of_arm = || runs.iter().filter(|run| run.arm == arm);
-    let samples: f64 = of_arm().map(|run| run.n()).sum();
-    let added_s: f64 = of_arm().map(|run| truth[run.shape] * (beyond(run) - usual)).sum();
-    (samples > 0.0).then(|| added_s * 1e6 / samples)
-}
-
 /// The median, if there are numbers.
 pub(super) fn median(values: impl IntoIterator<Item = f64>) -> Option<f64> {
     let mut sorted: Vec<f64> = values.into_iter().filter(|value| value.is_finite()).collect();
@@ -139,39 +107,10 @@ pub(super) fn median(values: impl IntoIterator<Item = f64>) -> Option<f64> {
     Some(0.5 * (sorted[(sorted.len() - 1) / 2] + upper))
 }
 
-/// Weighted least squares of C = T + o·n, with a T for each shape and deviations in proportion to C. `None`
-/// where fewer than two runs are left over, or none differ in their samples.
-pub(super) fn slope(runs: &[&Observation]) -> Option<Slope> {
-    let mut products = (0.0, 0.0);
-    let mut centred = Vec::with_capacity(runs.len());
-    for shape in 0..SHAPES.len() {
-        let of_shape: Vec<_> = runs.iter().filter(|run| run.shape == shape && run.cpu_s > 0.0).collect();
-        let weight = |run: &Observation| run.cpu_s.powi(-2);
-        let sum: f64 = of_shape.iter().map(|run| weight(run)).sum();
-        let mean_n = of_shape.iter().map(|run| weight(run) * run.n()).sum::<f64>() / sum;
-        let mean_cpu = of_shape.iter().map(|run| weight(run) * run.cpu_s).sum::<f64>() / sum;
-        for run in of_shape {
-            let (n, cpu, weight) = (run.n() - mean_n, run.cpu_s - mean_cpu, weight(run));
-            products = (products.0 + weight * n * cpu, products.1 + weight * n * n);
-            centred.push((n, cpu, weight));
-        }
-    }
-    let freedom = centred.len().checked_sub(SHAPES.len() + 1).filter(|freedom| *freedom > 0)?;
-    let (products, squares) = products;
-    if squares <= 0.0 {
-        return None;
-    }
-    let overhead_s = products / squares;
-    let residuals: f64 = centred.iter().map(|(n, cpu, weight)| weight * (cpu - overhead_s * n).powi(2)).sum();
-    let noise_ratio = (residuals / freedom as f64).sqrt();
-    let overhead_se_us = noise_ratio / squares.sqrt() * 1e6;
-    Some(Slope { overhead_us: overhead_s * 1e6, overhead_se_us, noise_ratio })
-}
-
 /// A function's error in a run at a fixed rate, with what explains it.
 struct Term {
     error: f64,
-    /// n/T: what a second of o adds.
+    /// n/T·(ν/1,000)^−β: what a second of o₁ adds.
     per_overhead: f64,
     /// (C/T)²·(1−p)/(p·n).
     binomial: f64,
@@ -179,13 +118,15 @@ struct Term {
     noise: f64,
 }
 
-/// The most likely o and v of the model, given the slope's noise; by weighted least squares for o at each v.
+/// The most likely o₁ and v of the model, given how the cost falls and the noise; by weighted least squares for o₁ at each v.
 /// `None` without a run that was sampled.
-pub(super) fn model(runs: &[&Observation], truth: &[f64; SHAPES.len()], slope: &Slope) -> Option<Model> {
+pub(super) fn model(runs: &[&Observation], truth: &[f64; SHAPES.len()], cost: &Cost) -> Option<Model> {
     let unsampled = runs.iter().filter(|run| run.arm == Arm::Unsampled).count() / SHAPES.len();
-    let noise_ratio = slope.noise_ratio * (1.0 + 1.0 / unsampled.max(1) as f64).sqrt();
+    let noise_ratio = cost.noise_ratio * (1.0 + 1.0 / unsampled.max(1) as f64).sqrt();
     let sampled = runs.iter().filter(|run| matches!(run.arm, Arm::Fixed(_)) && run.samples > 0);
-    let terms: Vec<Term> = sampled.flat_map(|run| terms(run, truth[run.shape], noise_ratio)).collect();
+    let exponent = cost.curve.exponent;
+    let terms: Vec<Term> =
+        sampled.flat_map(|run| terms(run, truth[run.shape], exponent, noise_ratio)).collect();
     if terms.is_empty() {
         return None;
     }
@@ -194,14 +135,15 @@ pub(super) fn model(runs: &[&Observation], truth: &[f64; SHAPES.len()], slope: &
         unlikelihood(&terms, overhead(&terms, v), v)
     });
     let variance = log_v.exp();
-    Some(Model { overhead_us: overhead(&terms, variance) * 1e6, variance, noise_ratio })
+    Some(Model { curve: cost.curve.with_cost(overhead(&terms, variance)), variance, noise_ratio })
 }
 
-fn terms(run: &Observation, true_s: f64, noise_ratio: f64) -> impl Iterator<Item = Term> {
+fn terms(run: &Observation, true_s: f64, exponent: f64, noise_ratio: f64) -> impl Iterator<Item = Term> {
     let (n, dilation) = (run.n(), (run.cpu_s / true_s).powi(2));
+    let per_overhead = n / true_s * falling(n / true_s, exponent);
     run.errors(true_s, false).into_iter().zip(run.shape().top()).map(move |(error, p)| Term {
         error,
-        per_overhead: n / true_s,
+        per_overhead,
         binomial: dilation * (1.0 - p) / (p * n),
         noise: dilation * noise_ratio * noise_ratio,
     })
@@ -231,7 +173,7 @@ fn unlikelihood(terms: &[Term], overhead_s: f64, v: f64) -> f64 {
 }
 
 /// Where a function with one minimum between the ends has it.
-fn golden_section(mut low: f64, mut high: f64, f: impl Fn(f64) -> f64) -> f64 {
+pub(super) fn golden_section(mut low: f64, mut high: f64, f: impl Fn(f64) -> f64) -> f64 {
     const RATIO: f64 = 0.618_033_988_749_894_9;
     let (mut a, mut b) = (high - RATIO * (high - low), low + RATIO * (high - low));
     let (mut f_a, mut f_b) = (f(a), f(b));
@@ -254,12 +196,11 @@ impl Model {
     /// relative to the truth (Stoker, eq. 5.1), that of a folded normal distribution. `None` where samples leave
     /// the program no time.
     pub(super) fn cmape(&self, shape: &Shape, true_s: f64, rate_hz: f64) -> Option<f64> {
-        let share = rate_hz * self.overhead_us * 1e-6;
-        if !(share < MOST_OVERHEAD && rate_hz > 0.0) {
+        if rate_hz <= 0.0 {
             return None;
         }
-        let dilation = 1.0 / (1.0 - share);
-        let (n, bias) = (rate_hz * true_s * dilation, share * dilation);
+        let dilated = self.curve.dilated(rate_hz)?;
+        let (n, bias, dilation) = (dilated.rate_hz * true_s, dilated.added, 1.0 + dilated.added);
         let deviation =
             |p: f64| dilation * (self.variance * (1.0 - p) / (p * n) + self.noise_ratio.powi(2)).sqrt();
         Some(shape.top().into_iter().map(|p| Criterion::MeanAbsolute.error(bias, deviation(p))).sum())

@@ -1,11 +1,18 @@
 use std::time::Duration;
 
+use super::super::cost::cost;
 use super::super::design::{Design, RATES_HZ};
 use super::super::simulated::Machine;
 use super::*;
 
-const MACHINE: Machine =
-    Machine { overhead_us: 13.0, told_us: 13.0, variance: 1.0, noise_ratio: 0.003, adaptive_hz: 1_000.0 };
+const MACHINE: Machine = Machine {
+    overhead_us: 13.0,
+    exponent: 0.0,
+    told_us: 13.0,
+    variance: 1.0,
+    noise_ratio: 0.003,
+    adaptive_hz: 1_000.0,
+};
 
 fn design() -> Design {
     Design { rounds: 4, cpu: Duration::from_secs(2), seed: 11 }
@@ -15,27 +22,29 @@ fn near(value: f64, expected: f64, ratio: f64) {
     assert!((value / expected - 1.0).abs() <= ratio, "{value} is not {expected} ± {ratio}");
 }
 
-fn fitted(runs: &[Observation]) -> (Slope, Model) {
+fn fitted(runs: &[Observation]) -> (Cost, Model) {
     let runs: Vec<&Observation> = runs.iter().collect();
-    let slope = slope(&runs).unwrap();
-    (slope, model(&runs, &truth(&runs).unwrap(), &slope).unwrap())
+    let truth = truth(&runs).unwrap();
+    let cost = cost(&runs, &truth).unwrap();
+    (cost, model(&runs, &truth, &cost).unwrap())
 }
 
 #[test]
 fn the_true_cost_and_variance_are_recovered() {
-    for variance in [0.5, 1.0, 3.0] {
-        let (slope, model) = fitted(&Machine { variance, ..MACHINE }.run(&design()));
-        near(slope.overhead_us, 13.0, 0.01);
-        assert!((slope.overhead_us - 13.0).abs() < 4.0 * slope.overhead_se_us);
-        near(slope.noise_ratio, 0.003, 0.25);
-        near(model.overhead_us, 13.0, 0.02);
+    for (variance, exponent) in [(0.5, 0.0), (1.0, 0.12), (3.0, 0.3)] {
+        let (cost, model) = fitted(&Machine { variance, exponent, ..MACHINE }.run(&design()));
+        near(cost.curve.overhead_us, 13.0, 0.03);
+        assert!((cost.curve.overhead_us - 13.0).abs() < 4.0 * cost.overhead_se_us);
+        assert!((cost.curve.exponent - exponent).abs() < 0.01, "{} is not {exponent}", cost.curve.exponent);
+        near(cost.noise_ratio, 0.003, 0.25);
+        near(model.curve.overhead_us, 13.0, 0.03);
         near(model.variance, variance, 0.2);
     }
 }
 
 #[test]
 fn the_model_foretells_the_errors_of_the_runs() {
-    let runs = Machine { variance: 2.0, ..MACHINE }.run(&Design { rounds: 24, ..design() });
+    let runs = Machine { variance: 2.0, exponent: 0.12, ..MACHINE }.run(&Design { rounds: 24, ..design() });
     let (_, model) = fitted(&runs);
     for rate in RATES_HZ {
         for (index, shape) in SHAPES.iter().enumerate() {
@@ -61,7 +70,8 @@ fn compensation_takes_the_cost_off() {
 
 #[test]
 fn the_best_rate_is_near_the_law_s() {
-    let model = Model { overhead_us: 10.0, variance: 1.0, noise_ratio: 0.0 };
+    let curve = Curve { overhead_us: 10.0, exponent: 0.0 };
+    let model = Model { curve, variance: 1.0, noise_ratio: 0.0 };
     let (rate, error) = model.best(&SHAPES[2], 4.0).unwrap();
     // (.657·√7 / (10 µs · √4 s))^(2/3) = 1,965; dilation by 2% shifts it a little.
     near(rate, 1_965.0, 0.06);
@@ -73,24 +83,16 @@ fn the_best_rate_is_near_the_law_s() {
 
 #[test]
 fn nothing_is_made_of_nothing() {
-    assert_eq!(slope(&[]), None);
+    assert_eq!(cost(&[], &[1.0; 3]), None);
     assert_eq!(truth(&[]), None);
     assert_eq!(median([f64::NAN]), None);
     let run = MACHINE.run(&design()).remove(0);
     let none = Observation { samples: 0, cpu_s: 0.0, shares: [0.0; TOP], ..run };
     let same = [&none, &none, &none, &none, &none, &none];
-    assert_eq!(slope(&same), None);
-    assert_eq!(
-        model(&same, &[1.0; 3], &Slope { overhead_us: 1.0, overhead_se_us: 1.0, noise_ratio: 0.0 }),
-        None
-    );
-}
-
-#[test]
-fn one_shape_without_runs_leaves_the_others_their_slope() {
-    let runs = MACHINE.run(&design());
-    let two: Vec<&Observation> = runs.iter().filter(|run| run.shape != 1).collect();
-    near(slope(&two).unwrap().overhead_us, 13.0, 0.02);
+    assert_eq!(cost(&same, &[1.0; 3]), None);
+    let free = Curve { overhead_us: 1.0, exponent: 0.0 };
+    let free = Cost { curve: free, overhead_se_us: 1.0, noise_ratio: 0.0 };
+    assert_eq!(model(&same, &[1.0; 3], &free), None);
 }
 
 #[test]

@@ -7,6 +7,7 @@
 //! would not show what sampling adds. Each sampled run is a `sweetspot record` of its own, so what is judged is
 //! what a person gets.
 
+mod cost;
 mod design;
 mod fit;
 mod picture;

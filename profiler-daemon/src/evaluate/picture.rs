@@ -21,10 +21,10 @@ pub(super) fn chart(runs: &[Observation], figures: &Figures) -> Chart {
     Chart {
         title: "Error of a profile over its sampling rate".to_owned(),
         subtitle: format!(
-            "programs of {:.1} s; a sample costs {:.2} ± {:.2} µs; cMAPE of the four largest functions",
+            "programs of {:.1} s; a sample costs {:.2} ± {:.2} µs at 1,000/s; cMAPE of the four largest functions",
             figures.mean_ratio(|shape| shape.true_cpu_s),
-            figures.slope.overhead_us,
-            figures.slope.overhead_se_us
+            figures.cost.curve.overhead_us,
+            figures.cost.overhead_se_us
         ),
         x: Axis::new("samples per CPU-second", Scale::Log, SHOWN.0, SHOWN.1),
         y: Axis::fitted("sum of the relative errors in CPU seconds (%)", Scale::Log, heights),

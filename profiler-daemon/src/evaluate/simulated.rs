@@ -1,12 +1,15 @@
 //! Runs of known cost and variance, for the tests of what is made of them.
 
+use super::cost::Curve;
 use super::design::{Arm, Design, FUNCTIONS, Planned, SHAPES};
 use super::fit::Observation;
 
-/// A machine on which a sample costs the same in every run.
+/// A machine on which a sample costs the same in every run of a rate.
 pub(super) struct Machine {
-    /// o (µs).
+    /// o at 1,000 samples per second (µs).
     pub(super) overhead_us: f64,
+    /// β: 0 where a sample costs the same at every rate.
+    pub(super) exponent: f64,
     /// o as the profiler tells it (µs).
     pub(super) told_us: f64,
     /// v.
@@ -32,7 +35,9 @@ impl Machine {
             Arm::Default => self.adaptive_hz,
         };
         let plain_s = true_s * (1.0 + self.noise_ratio * normal(random));
-        let cpu_s = plain_s / (1.0 - rate_hz * self.overhead_us * 1e-6);
+        let curve = Curve { overhead_us: self.overhead_us, exponent: self.exponent };
+        let added = curve.dilated(rate_hz).map_or(0.0, |dilated| dilated.added);
+        let cpu_s = plain_s * (1.0 + added);
         let samples = (rate_hz * cpu_s).round();
         // So many independent draws have v times the variance of `samples`.
         let draws = (samples / self.variance).round() as u64;

@@ -109,19 +109,21 @@ fn by_program(figures: &Figures) -> String {
 }
 
 fn costs(figures: &Figures) -> String {
-    let (slope, model) = (&figures.slope, &figures.model);
+    let (cost, model) = (&figures.cost, &figures.model);
     format!(
         "a sample costs {:.2} µs at the rates chosen, by the stopwatch, and {:.2} ± {:.2} µs as reported\n\
-         over all rates {:.2} ± {:.2} µs by the slope of CPU time over samples, {:.2} µs by the errors\n\
+         at 1,000/s {:.2} ± {:.2} µs by the CPU times of all runs, {:.2} µs by their errors; with each doubling\n\
+         of the rate {:.1}% less\n\
          variance of a share {:.2} times the binomial one; CPU time of a run varies by {:.2}%\n",
         figures.chosen_overhead_us,
         figures.told_overhead_us,
         figures.told_overhead_se_us,
-        slope.overhead_us,
-        slope.overhead_se_us,
-        model.overhead_us,
+        cost.curve.overhead_us,
+        cost.overhead_se_us,
+        model.curve.overhead_us,
+        cost.curve.less_at_double() * 100.0,
         model.variance,
-        slope.noise_ratio * 100.0
+        cost.noise_ratio * 100.0
     )
 }
 

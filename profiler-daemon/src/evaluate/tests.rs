@@ -13,8 +13,14 @@ fn job() -> EvaluateJob {
 }
 
 fn evaluated() -> (Vec<Observation>, Figures, Vec<Claim>) {
-    let machine =
-        Machine { overhead_us: 13.0, told_us: 13.0, variance: 1.0, noise_ratio: 0.003, adaptive_hz: 1_500.0 };
+    let machine = Machine {
+        overhead_us: 13.0,
+        exponent: 0.0,
+        told_us: 13.0,
+        variance: 1.0,
+        noise_ratio: 0.003,
+        adaptive_hz: 1_500.0,
+    };
     let runs = machine.run(&job().design);
     let figures = figures(&runs.iter().collect::<Vec<_>>()).unwrap();
     let claims = claims(&runs, &figures, 3);

@@ -6,13 +6,16 @@ use profiler_core::rate::Criterion;
 use profiler_core::rate::model::{optimum_rate_hz, spread};
 use serde::Serialize;
 
+use super::cost::{Cost, Curve, STATED_HZ, cost, cost_us};
 use super::design::{Arm, SHAPES, TOP, USUAL_HZ};
-use super::fit::{Model, Observation, Slope, cost_us, model, slope, truth};
+use super::fit::{Model, Observation, model, truth};
 
 /// Resamples of the bootstrap.
 const RESAMPLES: usize = 400;
 /// What the intervals leave out at either end.
 const TAIL: f64 = 0.025;
+/// Steps to the law's rate; a dozen leave less than a thousandth.
+const LAW_STEPS: usize = 12;
 /// The adaptive runs' error may be this multiple of the best fixed rate's.
 const MOST_LOSS: f64 = 1.15;
 /// The chosen rate may be off by this share of λ*.
@@ -23,14 +26,13 @@ const COST_BAND: f64 = 0.10;
 /// The figures of one set of runs.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub(super) struct Figures {
-    /// Cost of a sample from the CPU times.
-    pub(super) slope: Slope,
+    /// Cost of a sample from the CPU times, over the rate.
+    pub(super) cost: Cost,
     /// Model of the errors.
     pub(super) model: Model,
     /// For each shape.
     pub(super) shapes: Vec<ShapeFigures>,
-    /// Cost of a sample in the adaptive runs, by their twins: a sample is dearer there than at the highest rates, which the
-    /// slope is mostly made of (µs).
+    /// Cost of a sample in the adaptive runs, by their twins (µs).
     pub(super) chosen_overhead_us: f64,
     /// The same by the profiler's account, the mean (µs).
     pub(super) told_overhead_us: f64,
@@ -45,7 +47,7 @@ pub(super) struct ShapeFigures {
     pub(super) name: &'static str,
     /// CPU time without sampling (s).
     pub(super) true_cpu_s: f64,
-    /// λ* of the law at the slope's cost (samples per CPU-second).
+    /// λ* of the law: the rate that it asks for at the cost that a sample has at that rate (samples per CPU-second).
     pub(super) law_rate_hz: f64,
     /// The rate with the least error by the model.
     pub(super) best_rate_hz: f64,
@@ -116,12 +118,12 @@ pub(super) struct Claim {
 /// [`NoFigures`] where runs are missing or sampling has no cost above the noise.
 pub(super) fn figures(runs: &[&Observation]) -> Result<Figures, NoFigures> {
     let truth = truth(runs).ok_or(NoFigures::TooFew)?;
-    let slope = slope(runs).ok_or(NoFigures::TooFew)?;
-    let model = model(runs, &truth, &slope).ok_or(NoFigures::TooFew)?;
-    if !(slope.overhead_us > 0.0 && model.overhead_us > 0.0) {
+    let cost = cost(runs, &truth).ok_or(NoFigures::TooFew)?;
+    let model = model(runs, &truth, &cost).ok_or(NoFigures::TooFew)?;
+    if !(cost.curve.overhead_us > 0.0 && model.curve.overhead_us > 0.0) {
         return Err(NoFigures::NoCost);
     }
-    let shapes = (0..SHAPES.len()).map(|shape| shape_figures(runs, shape, truth[shape], &slope, &model));
+    let shapes = (0..SHAPES.len()).map(|shape| shape_figures(runs, shape, truth[shape], cost.curve, &model));
     let of_adaptive = |figure: fn(&Observation) -> f64| {
         mean(of_arm(runs, None, Arm::Adaptive).map(figure)).ok_or(NoFigures::TooFew)
     };
@@ -130,7 +132,7 @@ pub(super) fn figures(runs: &[&Observation]) -> Result<Figures, NoFigures> {
         return Err(NoFigures::NoCost);
     }
     Ok(Figures {
-        slope,
+        cost,
         model,
         shapes: shapes.collect::<Option<_>>().ok_or(NoFigures::TooFew)?,
         chosen_overhead_us: chosen_us,
@@ -143,13 +145,12 @@ fn shape_figures(
     runs: &[&Observation],
     index: usize,
     true_s: f64,
-    slope: &Slope,
+    curve: Curve,
     model: &Model,
 ) -> Option<ShapeFigures> {
     let shape = &SHAPES[index];
     let spread = spread(shape.top(), TOP)?;
-    let law_rate_hz =
-        optimum_rate_hz(Criterion::MeanAbsolute, spread, slope.overhead_us * 1e-6, true_s).ok()?;
+    let law_rate_hz = law_rate_hz(spread, curve, true_s)?;
     let (best_rate_hz, best_cmape_ratio) = model.best(shape, true_s)?;
     let chosen = of_arm(runs, Some(index), Arm::Adaptive).map(|run| run.rate_hz.ln());
     let taken = of_arm(runs, Some(index), Arm::Adaptive).map(|run| run.samples as f64 / run.cpu_s);
@@ -167,6 +168,14 @@ fn shape_figures(
         adaptive_compensated_cmape_ratio: measured(Arm::Adaptive, true)?,
         default_cmape_ratio: measured(Arm::Default, false)?,
         usual_cmape_ratio: USUAL_HZ.map(|rate| model.cmape(shape, true_s, rate).unwrap_or(f64::MAX)),
+    })
+}
+
+/// λ* where the cost of a sample depends on the rate: each step asks the law at the cost of the rate before, and comes
+/// closer by two thirds of the exponent.
+fn law_rate_hz(spread: f64, curve: Curve, true_s: f64) -> Option<f64> {
+    (0..LAW_STEPS).try_fold(STATED_HZ, |rate_hz, _| {
+        optimum_rate_hz(Criterion::MeanAbsolute, spread, curve.at(rate_hz), true_s).ok()
     })
 }
 

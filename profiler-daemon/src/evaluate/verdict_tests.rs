@@ -4,8 +4,14 @@ use super::super::design::Design;
 use super::super::simulated::Machine;
 use super::*;
 
-const MACHINE: Machine =
-    Machine { overhead_us: 13.0, told_us: 13.0, variance: 1.0, noise_ratio: 0.002, adaptive_hz: 1_100.0 };
+const MACHINE: Machine = Machine {
+    overhead_us: 13.0,
+    exponent: 0.0,
+    told_us: 13.0,
+    variance: 1.0,
+    noise_ratio: 0.002,
+    adaptive_hz: 1_100.0,
+};
 
 fn design(rounds: u32) -> Design {
     Design { rounds, cpu: Duration::from_secs(4), seed: 5 }
@@ -56,12 +62,22 @@ fn few_runs_say_less() {
 }
 
 #[test]
-fn the_law_s_rate_is_that_of_the_slope() {
+fn the_law_s_rate_is_that_of_the_cost() {
     let (figures, _) = judged(&MACHINE, 4);
     let even = &figures.shapes[2];
     // (.6573·√7 / (13 µs · √4 s))^(2/3)
     assert!((even.law_rate_hz / 1_647.0 - 1.0).abs() < 0.03, "{}", even.law_rate_hz);
     assert!((even.best_rate_hz / even.law_rate_hz - 1.0).abs() < 0.15, "{}", even.best_rate_hz);
+}
+
+#[test]
+fn a_rate_is_judged_at_the_cost_that_a_sample_has_there() {
+    // (.6573·√7 / (o·√4 s))^(2/3) at o = 13 µs·(1,714/1,000)^−.12: 1,714/s; at the cost of 20,000/s it would be 2,090.
+    let machine = Machine { exponent: 0.12, adaptive_hz: 1_714.0, ..MACHINE };
+    let (figures, claims) = judged(&machine, 10);
+    let law_hz = figures.shapes[2].law_rate_hz;
+    assert!((law_hz / 1_714.0 - 1.0).abs() < 0.02, "{law_hz}");
+    assert_eq!(outcome(&claims, "chosen rate over λ*, even"), Outcome::Holds);
 }
 
 #[test]

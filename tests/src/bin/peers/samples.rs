@@ -22,9 +22,9 @@ use super::Runs;
 const DEPTH: u64 = 12;
 const FRAMES: usize = 20;
 /// Bounds on sweetspot's cost: on the target, over that of an interrupt without stacks; own CPU time and sum, over samply's.
-const TARGET_OF_BARE: f64 = 1.15;
+const TARGET_OF_BARE: f64 = 1.10;
 const OWN_OF_SAMPLY: f64 = 0.5;
-const SUM_OF_SAMPLY: f64 = 0.8;
+const SUM_OF_SAMPLY: f64 = 0.7;
 const MAX_RSS_MIB: f64 = 32.0;
 
 /// One run under one profiler; times per sample (µs).
