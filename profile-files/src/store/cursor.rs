@@ -1,7 +1,7 @@
 //! Where an export is in the store, as a file in the store's folder.
 //!
-//! The first line is the whole position; below it stands a line for each window that was sent, refused or left out since. Each line
-//! begins with its checksum: what a power failure cut short is no line. The file is replaced as a whole now and then.
+//! The first line is the whole position; below it stands a line for each window that was sent, refused or left out since, and for each
+//! part of a window that is sent in parts. Each line begins with its checksum: what a power failure cut short is no line. The file is replaced as a whole now and then.
 
 use std::collections::BTreeSet;
 use std::fs::{self, OpenOptions};
@@ -14,6 +14,7 @@ use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use super::disk::{Disk, Op, RealDisk};
 use super::outbox::{OutboxFile, Position};
+use super::parts::PartsLeft;
 use super::time_range::TimeRanges;
 use super::{listing, place};
 
@@ -54,6 +55,13 @@ struct Settled {
     time_ranges: TimeRanges,
 }
 
+/// Another line below it: what is left of a file.
+#[derive(Serialize, Deserialize)]
+struct Begun {
+    file: PathBuf,
+    left: PartsLeft,
+}
+
 impl Cursor {
     const VERSION: u32 = 1;
 
@@ -76,8 +84,12 @@ impl Cursor {
         let mut lines = bytes.split(|byte| *byte == b'\n');
         let whole = lines.next().and_then(parse::<Whole>).filter(|whole| whole.version == Self::VERSION);
         let Some(Whole { mut position, .. }) = whole else { return Ok(None) };
-        for Settled { target, time_ranges } in lines.filter_map(parse::<Settled>) {
-            position.settle(&target, &time_ranges);
+        for line in lines {
+            if let Some(Settled { target, time_ranges }) = parse(line) {
+                position.settle(&target, &time_ranges);
+            } else if let Some(Begun { file, left }) = parse(line) {
+                position.leave(&file, left);
+            }
         }
         Ok(Some(position))
     }
@@ -115,10 +127,22 @@ impl Cursor {
     ///
     /// If the disk refuses, or there is no cursor.
     pub fn add(&mut self, file_to_send: &OutboxFile) -> io::Result<()> {
-        let settled =
-            Settled { target: file_to_send.target.clone(), time_ranges: file_to_send.time_ranges.clone() };
+        let (target, time_ranges) = (file_to_send.target.clone(), file_to_send.time_ranges.clone());
+        self.append(&Settled { target, time_ranges })
+    }
+
+    /// Adds what is left of a file after a part of it was acknowledged.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::add`].
+    pub fn leave(&mut self, file: &Path, left: &PartsLeft) -> io::Result<()> {
+        self.append(&Begun { file: file.to_owned(), left: left.clone() })
+    }
+
+    fn append(&mut self, value: &impl Serialize) -> io::Result<()> {
         // The line before may have been cut short.
-        let line = [b"\n".to_vec(), line(&settled)?].concat();
+        let line = [b"\n".to_vec(), line(value)?].concat();
         let flags = (OFlag::O_NONBLOCK | OFlag::O_NOFOLLOW).bits();
         let mut file = OpenOptions::new().append(true).custom_flags(flags).open(&self.path)?;
         self.added_bytes += line.len() as u64;

@@ -20,6 +20,7 @@ use serde::{Deserialize, Serialize};
 
 use super::index::Index;
 use super::listing::{self, Entry};
+use super::parts::PartsLeft;
 use super::plan::Now;
 use super::time_range::{TimeRange, TimeRanges};
 
@@ -29,6 +30,9 @@ pub(super) const MOST_UNMERGED: usize = 8_192;
 pub const ANOTHER_TURN_NS: u64 = 30_000_000_000;
 /// What is settled is remembered for so much longer than a file is kept (ns): a day's goes a day later.
 const REMEMBERED_NS: u64 = 2 * 86_400_000_000_000;
+
+/// Files of an export that are sent in parts at a time, at most: of others all parts are sent again.
+const MOST_IN_PARTS: usize = 256;
 
 /// An export, as far as the store is concerned.
 #[derive(Clone, Debug, PartialEq)]
@@ -58,12 +62,15 @@ pub struct Position {
     targets: Vec<String>,
     /// What was sent, refused or left out, by target.
     settled: BTreeMap<String, TimeRanges>,
+    /// Files of which some parts were acknowledged, and what is left of each.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    in_parts: BTreeMap<PathBuf, PartsLeft>,
 }
 
 impl Position {
     /// A new export's.
     pub(super) fn new(since: Now, export: &Export) -> Self {
-        Self { since, targets: texts(&export.targets), settled: BTreeMap::new() }
+        Self { since, targets: texts(&export.targets), settled: BTreeMap::new(), in_parts: BTreeMap::new() }
     }
 
     /// Whether all of this is to be sent.
@@ -76,6 +83,14 @@ impl Position {
     pub fn settle(&mut self, target: &str, time_ranges: &TimeRanges) {
         let settled = self.settled.entry(target.to_owned()).or_default();
         *settled = TimeRanges::union([&*settled, time_ranges].into_iter());
+    }
+
+    /// This is left of a file of which some parts were acknowledged.
+    pub(super) fn leave(&mut self, path: &Path, left: PartsLeft) {
+        self.in_parts.insert(path.to_owned(), left);
+        if self.in_parts.len() > MOST_IN_PARTS {
+            self.in_parts.pop_first(); // the oldest: it may be gone
+        }
     }
 
     /// Forgets what is too old to be in the store.
@@ -229,6 +244,7 @@ impl Outbox {
                 self.position.settle(target, time_ranges);
             }
         }
+        self.position.in_parts.retain(|path, _| self.waiting.contains_key(path));
     }
 
     fn add(&mut self, entry: &Entry, windows: u64) {
@@ -245,6 +261,7 @@ impl Outbox {
             waiting.hold = Hold::Gone;
         } else if let Some(waiting) = self.waiting.remove(path) {
             self.tally.dropped += waiting.windows;
+            self.position.in_parts.remove(path);
         }
     }
 
@@ -278,6 +295,7 @@ impl Outbox {
             }
         }
         let windows = self.waiting.remove(&file_to_send.path).map_or(1, |waiting| waiting.windows);
+        self.position.in_parts.remove(&file_to_send.path);
         match fate {
             SendOutcome::Sent(bytes) => {
                 self.tally.pushed += windows;
@@ -437,7 +455,8 @@ impl Outboxes {
         for (at, outbox) in all.iter().enumerate() {
             for (path, waiting) in &outbox.waiting {
                 let class = classes.0.entry(path.clone()).or_insert(Some(0));
-                let may_merge = is_crowded && waiting.hold == Hold::Free;
+                let is_begun = outbox.position.in_parts.contains_key(path);
+                let may_merge = is_crowded && waiting.hold == Hold::Free && !is_begun;
                 *class = class.filter(|_| may_merge).map(|class| class | 1 << (at % 16));
             }
         }
@@ -520,6 +539,16 @@ impl Outboxes {
     /// Says what came of a file.
     pub fn finish(&self, name: &str, now_ns: u64, file_to_send: &OutboxFile, fate: SendOutcome) {
         find(&mut self.all(), name).into_iter().for_each(|outbox| outbox.finish(now_ns, file_to_send, fate));
+    }
+
+    /// What is left of a file, if some parts of it were acknowledged.
+    pub fn parts_left(&self, name: &str, path: &Path) -> Option<PartsLeft> {
+        find(&mut self.all(), name).and_then(|outbox| outbox.position.in_parts.get(path).cloned())
+    }
+
+    /// Says what is left of a file after a part of it was acknowledged.
+    pub fn leave(&self, name: &str, path: &Path, left: PartsLeft) {
+        find(&mut self.all(), name).into_iter().for_each(|outbox| outbox.position.leave(path, left.clone()));
     }
 
     /// What an export has of the store.

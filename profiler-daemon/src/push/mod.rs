@@ -10,7 +10,6 @@ mod early_answer;
 mod grpc;
 mod naming;
 mod otlp;
-mod parts;
 mod pyroscope;
 mod receiver;
 mod source;
@@ -23,6 +22,7 @@ use std::process::ExitCode;
 
 use anyhow::{Error, Result};
 use profile_files::names::visible;
+use profile_files::store::PartsLeft;
 use profiler_core::profile::{SymbolizedProfile, WeightedStack};
 
 use self::answer::size;
@@ -31,7 +31,6 @@ pub(crate) use self::client::{PushAccess, agent};
 pub(crate) use self::credentials::{certificates, header, header_of, token};
 use self::grpc::GrpcClient;
 pub(crate) use self::naming::{PushIdentity, PushNaming};
-pub(crate) use self::parts::PartsLeft;
 pub(crate) use self::receiver::{Receiver, is_this_machine};
 pub(crate) use self::source::PushSource;
 pub(crate) use self::trouble::PushError;
@@ -80,7 +79,8 @@ impl PushClient {
         Ok(Self { receiver: receiver.clone(), transport })
     }
 
-    /// Sends what is left of a profile, in as many parts as it takes; how many bytes were acknowledged of all of it.
+    /// Sends what is left of a profile, in as many parts as it takes; how many bytes were acknowledged of all of it. `keep` is told
+    /// what is left after each part that is not the last.
     ///
     /// # Errors
     ///
@@ -90,6 +90,7 @@ impl PushClient {
         source: &PushSource,
         identity: &PushIdentity,
         left: &mut PartsLeft,
+        mut keep: impl FnMut(&PartsLeft),
     ) -> Result<usize, PushError> {
         let is_named = otlp::names_samples(&source.profile);
         while let Some(stacks) = left.next() {
@@ -101,7 +102,12 @@ impl PushClient {
                 self.request(&part, identity, is_named)
             };
             match sent {
-                Ok(bytes) => left.acknowledge(bytes),
+                Ok(bytes) => {
+                    left.acknowledge(bytes);
+                    if !left.is_empty() {
+                        keep(left);
+                    }
+                }
                 Err(PushError::TooLong(_)) if left.halve() => {}
                 Err(error) => return Err(error),
             }
@@ -174,8 +180,8 @@ fn push(client: &mut PushClient, path: &Path, naming: &PushNaming) -> Result<Str
     let source = PushSource::read(path)?;
     let identity = naming.identity(&source.profile, source.stamp.as_ref());
     let shown = visible(&path.to_string_lossy());
-    let mut left = PartsLeft::all_of(&source.profile);
-    let sent = client.send(&source, &identity, &mut left);
+    let mut left = PartsLeft::all_of(source.profile.stacks.len());
+    let sent = client.send(&source, &identity, &mut left, |_| {});
     let bytes = sent.map_err(|error| {
         let what = match left.acknowledged() {
             0 => format!("{shown} is not sent"),

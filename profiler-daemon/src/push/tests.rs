@@ -105,8 +105,8 @@ fn send_file(url: &str, authority: Option<&Path>, source: PushSource) -> Result<
     });
     let access = PushAccess { headers: Vec::new(), authorities, timeout: Duration::from_secs(20) };
     let identity = PushNaming::default().identity(&source.profile, None);
-    let mut left = PartsLeft::all_of(&source.profile);
-    PushClient::new(&receiver, &access).unwrap().send(&source, &identity, &mut left)
+    let mut left = PartsLeft::all_of(source.profile.stacks.len());
+    PushClient::new(&receiver, &access).unwrap().send(&source, &identity, &mut left, |_| {})
 }
 
 #[test]
@@ -209,10 +209,13 @@ fn a_profile_that_is_too_long_arrives_once_in_parts_though_the_backend_fails_mid
     let access = PushAccess { headers: Vec::new(), authorities: None, timeout: Duration::from_secs(60) };
     let mut client = PushClient::new(&Receiver::new(&url, None).unwrap(), &access).unwrap();
     let identity = PushNaming::default().identity(&source.profile, None);
-    let mut left = PartsLeft::all_of(&source.profile);
-    let failed = client.send(&source, &identity, &mut left).unwrap_err();
+    let mut left = PartsLeft::all_of(source.profile.stacks.len());
+    let mut kept = None;
+    let failed = client.send(&source, &identity, &mut left, |left| kept = Some(left.clone())).unwrap_err();
     assert!(matches!(failed, PushError::Failed { .. }) && left.acknowledged() == 2, "{failed:?}");
-    let bytes = client.send(&source, &identity, &mut left).unwrap();
+    // One that is killed here goes on with what was kept.
+    let mut left = kept.filter(|kept| kept.acknowledged() == 2).unwrap();
+    let bytes = client.send(&source, &identity, &mut left, |_| {}).unwrap();
     let taken = taken.lock().unwrap();
     assert_eq!(bytes, taken.iter().map(Vec::len).sum::<usize>());
     let stacks = taken.iter().map(|body| pprof::read(body.as_slice()).unwrap().stacks);

@@ -194,6 +194,34 @@ fn what_the_store_removes_before_it_is_sent_is_dropped() {
     cursor.add(&file_to_send).unwrap();
 }
 
+/// What of a file was acknowledged in parts is known to the next process, and forgotten with the file.
+#[test]
+fn parts_are_sent_once_also_after_a_restart() {
+    let folder = TempDir::new().unwrap();
+    let first = exporting(folder.path(), 2);
+    let file_to_send = first.outboxes().try_take("a", 0, true).unwrap();
+    let mut left = PartsLeft::all_of(100);
+    assert!(left.halve());
+    left.acknowledge(7);
+    Cursor::of(folder.path(), "a").leave(&file_to_send.path, &left).unwrap();
+    drop(first);
+    let mut second = store(folder.path());
+    second.export(&now(MIDNIGHT + HOUR), &exports(&["a"]));
+    assert_eq!(second.outboxes().parts_left("a", &file_to_send.path), Some(left.clone()));
+    assert!(left.fits(100) && !left.fits(99) && !left.is_empty());
+    second.outboxes().leave("a", &file_to_send.path, left.clone());
+    Cursor::of(folder.path(), "a").write(&second.outboxes().position("a").unwrap()).unwrap();
+    assert_eq!(send(&second, "a", SendOutcome::Kept(SendFault::None)).unwrap().1, 0);
+    assert_eq!(second.outboxes().parts_left("a", &file_to_send.path), Some(left));
+    assert_eq!(send(&second, "a", SendOutcome::Sent(9)).unwrap().1, 0);
+    assert_eq!(second.outboxes().parts_left("a", &file_to_send.path), None);
+    drop(second);
+    let mut third = store(folder.path());
+    third.export(&now(MIDNIGHT + HOUR), &exports(&["a"]));
+    assert_eq!(third.outboxes().parts_left("a", &file_to_send.path), None);
+    assert_eq!(tally(&third, "a", MIDNIGHT + HOUR).pending, 1);
+}
+
 /// Whatever a power failure leaves of it, a cursor says nothing that is not so.
 #[test]
 fn a_cursor_that_is_cut_short_says_what_is_left_of_it() {

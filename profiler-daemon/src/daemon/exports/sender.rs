@@ -1,21 +1,17 @@
 //! The thread of an export: it sends the windows that wait, one after the other.
 
-use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use profile_files::store::{Cursor, NotRead, OutboxFile, Outboxes, SendOutcome, read_file};
+use profile_files::store::{Cursor, NotRead, OutboxFile, Outboxes, PartsLeft, SendOutcome, read_file};
 
 use super::plan::{Plan, in_settings};
 use super::schedule::{Schedule, Talk, Unsent};
-use crate::push::{PartsLeft, PushClient, PushError, PushSource};
+use crate::push::{PushClient, PushError, PushSource};
 use crate::sys::{clock, priority};
-
-/// Most windows that are remembered after only some of their parts were acknowledged.
-const MOST_IN_PARTS: usize = 256;
 
 /// A sender's instructions.
 pub(super) struct Orders {
@@ -113,8 +109,6 @@ pub(super) struct Sender {
     orders: Arc<Orders>,
     /// Created anew after a failure: its certificate or token files may have changed.
     client: Option<PushClient>,
-    /// Windows of which some parts were acknowledged, and what is left of each.
-    in_parts: BTreeMap<PathBuf, PartsLeft>,
     cursor: Cursor,
     schedule: Schedule,
     talk: Talk,
@@ -129,7 +123,6 @@ impl Sender {
             control,
             orders,
             client: None,
-            in_parts: BTreeMap::new(),
             cursor,
             schedule: Schedule::default(),
             talk: Talk::default(),
@@ -151,10 +144,6 @@ impl Sender {
     }
 
     fn obey(&mut self, orders: Arc<Orders>) {
-        // With other labels or another tenant, the acknowledged parts are useless.
-        if self.orders.plan.settings != orders.plan.settings {
-            self.in_parts.clear();
-        }
         self.orders = orders;
         self.client = None;
         self.cursor = Cursor::of(&self.orders.folder, &self.name);
@@ -181,9 +170,6 @@ impl Sender {
             Ok(bytes) => self.took(bytes),
             Err(unsent) => self.took_not(file_to_send, &unsent),
         };
-        if !matches!(fate, SendOutcome::Kept(_)) {
-            self.in_parts.remove(&file_to_send.path);
-        }
         if fate.settles() {
             self.record(file_to_send);
         }
@@ -209,18 +195,22 @@ impl Sender {
             Some(client) => client,
             None => plan.client().map_err(|error| Unsent::beside(in_settings(&format!("{error:#}"))))?,
         };
-        let mut left =
-            self.in_parts.remove(&file_to_send.path).unwrap_or_else(|| PartsLeft::all_of(&profile));
-        let sent = client.send(&PushSource { profile, pprof, stamp: Some(stamp) }, &identity, &mut left);
-        if sent.is_err() && left.acknowledged() > 0 {
-            if self.in_parts.len() >= MOST_IN_PARTS {
-                self.in_parts.pop_first(); // its file may be gone, or merged with others
-            }
-            self.in_parts.insert(file_to_send.path.clone(), left);
-        }
-        let bytes = sent?;
+        let stacks = profile.stacks.len();
+        let begun = self.orders.outboxes.parts_left(&self.name, &file_to_send.path);
+        let mut left = begun.filter(|left| left.fits(stacks)).unwrap_or_else(|| PartsLeft::all_of(stacks));
+        let source = PushSource { profile, pprof, stamp: Some(stamp) };
+        let bytes =
+            client.send(&source, &identity, &mut left, |left| self.keep_parts(&file_to_send.path, left))?;
         self.client = Some(client);
         Ok(bytes)
+    }
+
+    /// Has the disk know which parts of a window were acknowledged, before the next one is sent.
+    fn keep_parts(&mut self, path: &Path, left: &PartsLeft) {
+        self.orders.outboxes.leave(&self.name, path, left.clone());
+        if let Err(cause) = self.cursor.leave(path, left) {
+            self.tell_unrecorded(&cause);
+        }
     }
 
     fn took(&mut self, bytes: usize) -> SendOutcome {
@@ -288,9 +278,13 @@ impl Sender {
                 self.cursor.write(&position)
             }),
         };
-        if let Some(Err(cause)) = written
-            && self.talk.unrecorded(clock::monotonic_ns())
-        {
+        if let Some(Err(cause)) = written {
+            self.tell_unrecorded(&cause);
+        }
+    }
+
+    fn tell_unrecorded(&mut self, cause: &std::io::Error) {
+        if self.talk.unrecorded(clock::monotonic_ns()) {
             let name = &self.name;
             tracing::warn!(
                 export = name,

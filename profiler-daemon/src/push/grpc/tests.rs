@@ -11,6 +11,7 @@ use opentelemetry_proto::tonic::collector::profiles::v1development::ExportProfil
 use opentelemetry_proto::tonic::collector::profiles::v1development::profiles_service_server::{
     ProfilesService, ProfilesServiceServer,
 };
+use profile_files::store::PartsLeft;
 use profile_files::testing;
 use profiler_core::profile::SymbolizedProfile;
 use tonic::Response;
@@ -20,7 +21,7 @@ use tonic_types::ErrorDetails;
 use ureq::http::{HeaderName, HeaderValue};
 
 use super::super::tests::{certificate, large};
-use super::super::{PartsLeft, PushClient, PushNaming, PushSource};
+use super::super::{PushClient, PushNaming, PushSource};
 use super::*;
 use config::ExportFormat;
 
@@ -95,8 +96,8 @@ fn client(url: &str, token: Option<&str>, authority: Option<&Path>, timeout: Dur
 
 fn send(client: &mut PushClient, profile: SymbolizedProfile) -> Result<usize, PushError> {
     let identity = PushNaming::default().identity(&profile, None);
-    let mut left = PartsLeft::all_of(&profile);
-    client.send(&PushSource { profile, pprof: Vec::new(), stamp: None }, &identity, &mut left)
+    let mut left = PartsLeft::all_of(profile.stacks.len());
+    client.send(&PushSource { profile, pprof: Vec::new(), stamp: None }, &identity, &mut left, |_| {})
 }
 
 const LONG: Duration = Duration::from_secs(60);

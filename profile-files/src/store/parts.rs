@@ -2,16 +2,16 @@
 
 use std::ops::Range;
 
-use profiler_core::profile::SymbolizedProfile;
+use serde::{Deserialize, Serialize};
 
 /// No part is halved that has less than this fraction of the stacks: a backend that refuses it takes next to nothing.
 const FINEST: usize = 64;
 
 /// What of a profile was not acknowledged yet.
 ///
-/// It outlives an attempt that failed midway, so that the next one sends nothing twice.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct PartsLeft {
+/// It outlives an attempt that failed midway, and the daemon, so that the next one sends nothing twice.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PartsLeft {
     /// Ranges of its stacks, the next one last.
     ranges: Vec<Range<usize>>,
     /// Stacks of all of it.
@@ -22,41 +22,51 @@ pub(crate) struct PartsLeft {
 }
 
 impl PartsLeft {
-    /// All of it, as one.
-    pub(crate) fn all_of(profile: &SymbolizedProfile) -> Self {
-        let stacks = profile.stacks.len();
+    /// All of a profile of so many stacks, as one.
+    pub fn all_of(stacks: usize) -> Self {
         Self { ranges: std::iter::once(0..stacks).collect(), stacks, acknowledged: 0, bytes: 0 }
     }
 
+    /// Whether this can be of a profile of so many stacks; a cursor may be damaged.
+    pub fn fits(&self, stacks: usize) -> bool {
+        let fits = |range: &Range<usize>| range.start <= range.end && range.end <= stacks;
+        self.stacks == stacks && self.ranges.iter().all(fits)
+    }
+
+    /// Whether nothing is left.
+    pub fn is_empty(&self) -> bool {
+        self.ranges.is_empty()
+    }
+
     /// How many parts were acknowledged; nothing is left to be sent then, or some.
-    pub(crate) fn acknowledged(&self) -> usize {
+    pub fn acknowledged(&self) -> usize {
         self.acknowledged
     }
 
     /// Bytes that were acknowledged.
-    pub(super) fn bytes(&self) -> usize {
+    pub fn bytes(&self) -> usize {
         self.bytes
     }
 
     /// The part to be sent next.
-    pub(super) fn next(&self) -> Option<Range<usize>> {
+    pub fn next(&self) -> Option<Range<usize>> {
         self.ranges.last().cloned()
     }
 
     /// Whether this is the whole profile.
-    pub(super) fn is_whole(&self, part: &Range<usize>) -> bool {
+    pub fn is_whole(&self, part: &Range<usize>) -> bool {
         part.len() == self.stacks
     }
 
     /// The next one was acknowledged, in so many bytes.
-    pub(super) fn acknowledge(&mut self, bytes: usize) {
+    pub fn acknowledge(&mut self, bytes: usize) {
         self.ranges.pop();
         self.acknowledged += 1;
         self.bytes += bytes;
     }
 
     /// Has the halves of the next one sent instead of it. Says whether it can be halved.
-    pub(super) fn halve(&mut self) -> bool {
+    pub fn halve(&mut self) -> bool {
         let Some(part) = self.ranges.last_mut() else { return false };
         if part.len() < 2 || part.len() < self.stacks.div_ceil(FINEST) {
             return false;
@@ -71,15 +81,7 @@ impl PartsLeft {
 
 #[cfg(test)]
 mod tests {
-    use profile_files::testing;
-    use profiler_core::profile::WeightedStack;
-
     use super::*;
-
-    fn all_of(stacks: usize) -> PartsLeft {
-        let stack: WeightedStack = testing::profile().stacks.swap_remove(0);
-        PartsLeft::all_of(&SymbolizedProfile { stacks: vec![stack; stacks], ..testing::profile() })
-    }
 
     /// Sends to a backend that takes parts of so many stacks at most; those that it took, and how often it was asked.
     fn taken(mut left: PartsLeft, most: usize) -> (Vec<Range<usize>>, usize) {
@@ -102,7 +104,7 @@ mod tests {
         for (stacks, most, parts) in
             [(0, 0, 1), (1, 1, 1), (1000, 1000, 1), (1000, 300, 4), (64, 1, 64), (7, 3, 3)]
         {
-            let (taken, _) = taken(all_of(stacks), most);
+            let (taken, _) = taken(PartsLeft::all_of(stacks), most);
             assert_eq!(taken.len(), parts, "{stacks} in parts of {most}");
             let all: Vec<usize> = taken.into_iter().flatten().collect();
             assert!(all.into_iter().eq(0..stacks), "{stacks} in parts of {most}");
@@ -112,7 +114,7 @@ mod tests {
     #[test]
     fn a_backend_that_takes_nothing_is_not_asked_for_ever() {
         for stacks in [1, 2, 1000, 100_000] {
-            let (taken, asked) = taken(all_of(stacks), 0);
+            let (taken, asked) = taken(PartsLeft::all_of(stacks), 0);
             assert!(taken.is_empty() && asked <= 9, "{stacks}: {asked}");
         }
     }
