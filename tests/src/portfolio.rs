@@ -4,7 +4,7 @@ use std::{iter, thread};
 
 use profiler_core::rate::anytime::first_steps_ns;
 use profiler_core::rate::evaluation::{TOP, Workload};
-use profiler_core::rate::model::{Criterion, Law, spread};
+use profiler_core::rate::model::{Criterion, Law, function_weight, spread};
 use profiler_core::rate::{
     Cost, CostModel, Dither, RateController, RateSettings, Reading, ThreadVisits, TopShares, variance_ratio,
 };
@@ -191,8 +191,11 @@ impl Program {
 
     /// The same of seconds from which the cost was taken out, when it was believed to be `1 + off` times the true one.
     pub fn compensated_loss(&self, sampled: Sampled, off: f64) -> f64 {
-        let errors = self.judged.iter().zip(sampled.mean_period_s);
-        let error = |(one, period_s): (&Workload, f64)| one.error(sampled.overhead_ratio * off, period_s);
+        let share = |at: usize| self.shares[self.largest[at]];
+        let errors = self.judged.iter().zip(sampled.mean_period_s).enumerate();
+        let error = |(at, (one, period_s)): (usize, (&Workload, f64))| {
+            function_weight(share(at), share(0)) * one.error(sampled.overhead_ratio * off, period_s)
+        };
         errors.map(error).sum::<f64>() / self.least
     }
 

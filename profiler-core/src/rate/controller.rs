@@ -227,7 +227,7 @@ impl RateController {
         self.account.book(wall, cpu_ns, &spend);
         self.part.book(wall, cpu_ns, &spend);
         self.budgets.bucket.settle(wall, cpu_ns, charge_ns(&spend, wall, cpu_ns));
-        self.budgets.slowdown.book(wall, cpu_ns, held_up * (spend.target_ns() + spend.doubt_ns));
+        self.budgets.slowdown.book(wall, cpu_ns, held_up * spend.slowed_upper_ns());
         if let Some(own) = &mut self.budgets.own {
             own.book(wall, wall, spend.own_ns());
         }
@@ -436,7 +436,7 @@ impl RateController {
         }
         let spend = self.meter.spend(so_far);
         let held_up = threads_held_up(&self.settings, cpu_ns / wall_ns.max(1.0)).count;
-        let slowed_ns = held_up * (spend.target_ns() + spend.doubt_ns);
+        let slowed_ns = held_up * spend.slowed_upper_ns();
         let is_slowed = || self.budgets.slowdown.is_overdrawn(wall_ns, cpu_ns, slowed_ns);
         if let Some(own) = &self.budgets.own {
             return is_slowed() || own.is_overdrawn(wall_ns, wall_ns, spend.own_ns());

@@ -119,7 +119,7 @@ pub struct DecidedCost {
 /// The inputs of the law, and the rate that results from them.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct LawTerms {
-    /// S: mean of √((1−p)/p) over the largest functions.
+    /// S: mean of √((1−p)/p) over the largest functions, small ones by their weight.
     pub spread_ratio: f64,
     /// The variance of the samples at the law's rate over that of independent ones: below 1 where functions run on for
     /// longer than a sampling period.

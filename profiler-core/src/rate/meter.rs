@@ -22,6 +22,9 @@ const LOAD_MEMORY_S: f64 = 10.0;
 /// Weight of the expected stack, in samples, before any arrived.
 const EXPECTED_SAMPLES: f64 = 5.0;
 
+/// Standard errors between the mean of a cost and its upper end.
+const DOUBT: f64 = 2.0;
+
 /// Cost of sampling over one reading, by cause (ns of CPU time).
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Spend {
@@ -73,6 +76,11 @@ impl Spend {
     /// processes.
     pub fn own_ns(&self) -> f64 {
         (self.self_ns - self.self_once_ns).max(0.0) + self.foreign_ns
+    }
+
+    /// What the budget of the slowdown counts (ns): the upper end of what was charged to the target.
+    pub(super) fn slowed_upper_ns(&self) -> f64 {
+        self.target_ns() + DOUBT * self.target_se_ns
     }
 
     /// What is spent without samples and at any rate (ns).
@@ -304,7 +312,7 @@ impl OverheadMeter {
             self_fixed_ns: 0.0,
             self_once_ns: reading.self_once_ns.min(reading.self_cpu_ns) as f64,
             put_off_ns: 0.0,
-            doubt_ns: 2.0 * (target_se_ns + foreign.se_ns),
+            doubt_ns: DOUBT * (target_se_ns + foreign.se_ns),
             target_se_ns,
             samples_se_ns: samples.se_ns,
         }

@@ -58,6 +58,34 @@ fn sampled(tick: u64, rate_hz: f64, target_cpus: f64, non_target_cpus: f64) -> R
     }
 }
 
+/// The rates of two seconds in which the target has a quarter of a CPU, and others so many, with events of whole CPUs whose cost is
+/// not known well.
+fn rates_beside(non_target_cpus: f64) -> Vec<f64> {
+    let mut model = CostModel::default();
+    model.per_sample_ns.se_ns = 0.6 * model.per_sample_ns.mean_ns;
+    let settings = RateSettings {
+        budget_ratio: 0.05,
+        own_cpu_ratio: Some(1.0),
+        horizon_s: None,
+        ..RateSettings::default()
+    };
+    let mut controller = RateController::new(settings, model);
+    let mut rate_hz = controller.start(0).rate_hz;
+    let step = |tick| {
+        rate_hz =
+            controller.step(&sampled(tick, rate_hz, 0.25, non_target_cpus), &TopShares::default()).rate_hz;
+        rate_hz
+    };
+    (0..20).map(step).collect()
+}
+
+#[test]
+fn doubts_about_what_others_pay_do_not_hold_the_rate_back() {
+    for (alone_hz, beside_hz) in rates_beside(0.0).into_iter().zip(rates_beside(1.75)) {
+        assert!(beside_hz > 0.9 * alone_hz, "{beside_hz} beside others, {alone_hz} alone");
+    }
+}
+
 /// The rate after a minute in which the target is one of so many replicas from the twentieth second on, and the last decision.
 fn as_one_of(replicas: f64, settings: RateSettings) -> Decision {
     let mut controller = RateController::new(settings, CostModel::default());

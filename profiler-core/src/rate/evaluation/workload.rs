@@ -1,6 +1,6 @@
 //! The expected error of a profile.
 
-use crate::rate::model::{Criterion, ModelError, positive};
+use crate::rate::model::{Criterion, ModelError, function_weight, positive};
 
 /// Functions whose errors are summed up: the largest.
 pub const TOP: usize = 4;
@@ -52,8 +52,8 @@ impl Workload {
         Ok(Workload { variance_factor: positive("the variance factor", factor)?, ..self })
     }
 
-    /// Expected time-cMAPE (a ratio, summed over up to [`TOP`] functions) at `rate_hz` samples per CPU-second. Each
-    /// sample leaves `overhead_s` in the reported CPU time: its full cost, or the part that a compensation missed,
+    /// Expected time-cMAPE (a ratio, summed over up to [`TOP`] functions, small ones by their weight) at `rate_hz` samples per
+    /// CPU-second. Each sample leaves `overhead_s` in the reported CPU time: its full cost, or the part that a compensation missed,
     /// which may be negative.
     ///
     /// Function i's error is normal with bias λ·o and variance v(1−p)/(pλW), its mean absolute value that of a folded
@@ -72,7 +72,8 @@ impl Workload {
         }
         let per_function = self.shares.iter().map(|p| {
             let variance = self.variance_factor * (1.0 - p) / p * mean_period_s / self.cpu_s;
-            Criterion::MeanAbsolute.error(charged_ratio, variance.sqrt())
+            function_weight(*p, self.shares[0])
+                * Criterion::MeanAbsolute.error(charged_ratio, variance.sqrt())
         });
         per_function.sum()
     }

@@ -228,7 +228,17 @@ pub fn optimum_rate_hz(
     Law::new(criterion, spread, overhead_s, horizon_s).rate_hz()
 }
 
-/// S: the mean of √((1−p)/p) over the `top` largest shares, weighted equally.
+/// A function that has less than this share of the largest one's time counts for less in [`spread`].
+const SMALL_RATIO: f64 = 0.02;
+
+/// How much the relative error of a function of this share counts beside a largest one of `largest`: fully from a
+/// fiftieth of it on, and below in proportion. So a small function's time has to be known relative to a fiftieth of the largest,
+/// and not to itself: where two functions have all of the time but a thousandth, nobody pays for the digits of a third.
+pub fn function_weight(share: f64, largest: f64) -> f64 {
+    (share / (SMALL_RATIO * largest)).min(1.0)
+}
+
+/// S: the mean of √((1−p)/p) over the `top` largest shares, weighted by [`function_weight`].
 ///
 /// Values that are not above zero are no functions and are skipped; a share of 1 or more counts as 0, since
 /// nothing about it is uncertain. `None` without any share. Shares need not be sorted.
@@ -240,8 +250,12 @@ pub fn spread(shares: impl IntoIterator<Item = f64>, top: usize) -> Option<f64> 
         largest.truncate(top);
     }
     largest.sort_unstable_by(|a, b| b.total_cmp(a));
-    let sum: f64 = largest.iter().map(|p| ((1.0 - p.min(1.0)) / p).sqrt()).sum();
-    (!largest.is_empty()).then(|| sum / largest.len() as f64)
+    let first = *largest.first()?;
+    let (sum, weights) = largest.iter().fold((0.0, 0.0), |(sum, weights), p| {
+        let weight = function_weight(*p, first);
+        (sum + weight * ((1.0 - p.min(1.0)) / p).sqrt(), weights + weight)
+    });
+    Some(sum / weights)
 }
 
 /// The loss relative to the optimum when `x` times the optimal number of samples is taken: (x + 2/√x)/3.

@@ -25,7 +25,7 @@ pub use criterion::{Criterion, UnknownCriterion};
 pub use error::ModelError;
 pub(super) use error::positive;
 pub use experiment::{Experiment, Plan, TimeInterval};
-pub use law::{Horizon, Law, Optimum, Threads, optimum_rate_hz, relative_loss, spread};
+pub use law::{Horizon, Law, Optimum, Threads, function_weight, optimum_rate_hz, relative_loss, spread};
 
 #[cfg(test)]
 mod tests;

@@ -148,6 +148,11 @@ fn spread_takes_the_largest_shares() {
     assert_eq!(spread([0.0, -1.0, f64::NAN], 4), None);
     assert_eq!(spread([1.0], 4), Some(0.0));
     near(spread([0.01, 0.5, 0.2, 0.01], 2).unwrap(), 1.5, 1e-12);
+    // Two functions have nearly all of the time: the others count for little, and gradually more.
+    near(spread([0.75, 0.2496, 0.0002, 0.0002], 4).unwrap(), 2.071, 1e-3);
+    near(spread([0.002; 500], 4).unwrap(), 499f64.sqrt(), 1e-12);
+    let by_share = |p: f64| spread([0.5, 0.3, p], 4).unwrap();
+    assert!(by_share(0.001) < by_share(0.005) && (by_share(0.01) / by_share(0.010_1) - 1.0).abs() < 0.01);
 }
 
 #[test]
