@@ -208,7 +208,7 @@ impl Daemon {
         for (owner, collected, figures) in cut {
             let watched = self.targets.get_mut(&TargetId::of_number(owner.0));
             if let Some(watched) =
-                watched.filter(|_| collected.counted.weight_ns() > 0.0 || figures.target_cpu_ns > 0)
+                watched.filter(|_| collected.counted.weight_ns() > 0.0 || figures.part.target_cpu_ns > 0)
             {
                 self.profiles.writer.keep(watched.pending_window(&self.setup, collected, &figures));
             }

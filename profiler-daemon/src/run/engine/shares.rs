@@ -8,7 +8,7 @@ use profiler_core::profile::RateChange;
 use profiler_core::rate::{Account, Replicas, Spend};
 
 use super::Engine;
-use super::parts::Figures;
+use super::parts::{Figures, PartFigures};
 use crate::cgroup::Cgroup;
 use crate::output::DecisionLog;
 use crate::sampler::session::{Collected, Counts, Owner, Owners, Session, Share};
@@ -252,20 +252,17 @@ impl<L: DecisionLog> Engine<L> {
         let used_ns = (cpu_ns - charged.cut_cpu_ns).max(0.0);
         charged.cut_cpu_ns += used_ns;
         let account = charged.part.take();
-        let self_cpu_ns = account.spent().self_ns as u64;
         let ago_ns = clock::monotonic_ns().saturating_sub(span.start);
-        Some(Figures {
-            account,
+        let part = PartFigures {
             start_unix_ns: clock::unix_ns().saturating_sub(ago_ns),
-            counts: since,
             duration_ns: span.end.saturating_sub(span.start),
+            counts: since,
             target_cpu_ns: used_ns as u64,
             counted_ns: None,
-            self_cpu_ns,
-            setup_cpu_ns: 0,
-            history: self.history_since(span.start),
-            ..of_all.clone()
-        })
+            self_cpu_ns: account.spent().self_ns as u64,
+        };
+        let history = self.history_since(span.start);
+        Some(Figures { account, part, setup_cpu_ns: 0, history, ..of_all.clone() })
     }
 
     /// The rates since `start_ns`, beginning with the one in force then.
