@@ -191,19 +191,19 @@ impl Session {
                 self.rereads.lost();
             }
             Drained::Report(record, claim) => {
-                let non_targets = self.counts.foreign_side_records;
+                let non_targets = self.counts.side_records.foreign;
                 self.handle(Drained::Record(record, 0));
-                if self.counts.foreign_side_records == non_targets {
+                if self.counts.side_records.foreign == non_targets {
                     claim.mark_claimed();
                 }
-                self.counts.foreign_side_records = non_targets; // charged once the owner is known
+                self.counts.side_records.foreign = non_targets; // charged once the owner is known
             }
-            Drained::Owed(count) => self.counts.foreign_side_records += count.min(MOST_AT_ONCE),
+            Drained::Owed(count) => self.counts.side_records.foreign += count.min(MOST_AT_ONCE),
             Drained::Double => self.counts.doubled += 1,
             Drained::Record(Record::Sample(sample), weight_ns) => self.sample(&sample, weight_ns),
             Drained::Record(Record::Mmap(mapped), _) => {
                 self.count_side_record(mapped.pid);
-                self.counts.mappings += 1;
+                self.counts.side_records.mappings += 1;
                 self.mapping_reported(&mapped);
                 self.stacks.unwinder.note_change();
             }
@@ -222,7 +222,7 @@ impl Session {
     fn renamed(&mut self, pid: u32, tid: u32, name: &str, exec: bool) {
         self.count_side_record(pid);
         if exec {
-            self.counts.execs += 1;
+            self.counts.side_records.execs += 1;
             self.members.awaited = self.members.awaited.filter(|awaited| *awaited != pid);
             self.program_ended(pid);
         }
@@ -255,8 +255,8 @@ impl Session {
         // The child of a non-target process may still be the target's, if a scan found it.
         let is_ours = [task.pid, task.parent_pid].iter().all(|pid| self.processes.contains(*pid));
         match is_ours {
-            true => self.counts.forks += 1,
-            false => self.counts.foreign_side_records += 1,
+            true => self.counts.side_records.forks += 1,
+            false => self.counts.side_records.foreign += 1,
         }
         if let Some(owners) = self.counted.owners.as_mut().filter(|_| is_process) {
             owners.forked(task.pid, task.parent_pid);
@@ -273,13 +273,13 @@ impl Session {
 
     fn ended(&mut self, task: Task) {
         if self.processes.contains(task.pid) {
-            self.counts.ends += 1;
+            self.counts.side_records.ends += 1;
             self.stacks.earlier.forget_thread(task.tid);
             self.counted.visits.ended(task.tid);
             self.readings.exits.note(task);
             return;
         }
-        self.counts.foreign_side_records += 1;
+        self.counts.side_records.foreign += 1;
         if task.pid == task.tid {
             self.members.names.forget(task.pid);
             self.counted.owners.iter_mut().for_each(|owners| owners.ended(task.pid, None));
@@ -296,8 +296,8 @@ impl Session {
 
     fn count_side_record(&mut self, pid: u32) {
         match self.processes.contains(pid) {
-            true => self.counts.side_records += 1,
-            false => self.counts.foreign_side_records += 1,
+            true => self.counts.side_records.own += 1,
+            false => self.counts.side_records.foreign += 1,
         }
     }
 

@@ -49,9 +49,9 @@ impl LastReading {
             lost: self.counts.lost.saturating_sub(last.counts.lost) + self.counts.doubled
                 - last.counts.doubled,
             switches: 0,
-            side_records: self.counts.side_records - last.counts.side_records,
-            foreign_side_records: self.counts.foreign_side_records - last.counts.foreign_side_records,
-            forks: self.counts.forks - last.counts.forks,
+            side_records: self.counts.side_records.own - last.counts.side_records.own,
+            foreign_side_records: self.counts.side_records.foreign - last.counts.side_records.foreign,
+            forks: self.counts.side_records.forks - last.counts.side_records.forks,
             trace_records: 0,
         }
     }
