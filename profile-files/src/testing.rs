@@ -77,48 +77,9 @@ fn run() -> Run {
             setup_cpu_s: 0.011,
             ..CpuTimes::default()
         },
-        cost: CostFigures {
-            overhead_us: 73.125,
-            overhead_se_us: 1.5,
-            handler_time: "measured".to_owned(),
-            handler_us: Some(2.5),
-            handler_se_us: Some(0.25),
-            handler_samples: 120,
-            overhead_modes: vec![
-                CostMode { overhead_us: 70.5, share: 0.75 },
-                CostMode { overhead_us: 81.0, share: 0.25 },
-            ],
-            self_us: 49.8,
-            interrupt_ratio: 1.0,
-        },
-        overhead: OverheadFigures {
-            overhead_ratio: 0.0074,
-            overhead_parts: OverheadParts {
-                base_ratio: 0.004,
-                self_ratio: 0.003,
-                ..OverheadParts::default()
-            },
-            overhead_worst_1s_ratio: 0.0091,
-            overhead_worst_10s_ratio: 0.0074,
-            budget_ratio: 0.01,
-            slowdown_ratio: 0.0044,
-            slowdown_budget_ratio: 0.01,
-            slowdown_worst_10s_ratio: 0.0049,
-            own_cpu_ratio: 0.0024,
-            own_cpu_worst_10s_ratio: 0.0031,
-            own_cpu_budget_ratio: 0.05,
-        },
-        rate: RateFigures {
-            rate_hz: 60.0,
-            optimum_rate_hz: 60.0,
-            unbounded_rate_hz: 83.5,
-            bound_by: "budget".to_owned(),
-            law: "horizon".to_owned(),
-            law_samples: 839.2,
-            variance_ratio: 0.75,
-            replicas: 1.0,
-            retunes: 2,
-        },
+        cost: cost(),
+        overhead: overhead(),
+        rate: rate(),
         predicted: PredictedFigures {
             overhead_us: 71.25,
             overhead_se_us: 6.5,
@@ -140,6 +101,53 @@ fn run() -> Run {
         rate_history: vec![RateChange { at_s: 0.5, rate_hz: 60.0, reason: "budget".to_owned() }],
         notes: vec!["12 samples hit code without symbols in server; install its debug package".to_owned()],
         ..Run::default()
+    }
+}
+
+fn cost() -> CostFigures {
+    CostFigures {
+        overhead_us: 73.125,
+        overhead_se_us: 1.5,
+        handler_time: "measured".to_owned(),
+        handler_us: Some(2.5),
+        handler_se_us: Some(0.25),
+        handler_samples: 120,
+        overhead_modes: vec![
+            CostMode { overhead_us: 70.5, share: 0.75 },
+            CostMode { overhead_us: 81.0, share: 0.25 },
+        ],
+        self_us: 49.8,
+        interrupt_ratio: 1.0,
+    }
+}
+
+fn overhead() -> OverheadFigures {
+    OverheadFigures {
+        overhead_ratio: 0.0074,
+        overhead_parts: OverheadParts { base_ratio: 0.004, self_ratio: 0.003, ..OverheadParts::default() },
+        overhead_worst_1s_ratio: 0.0091,
+        overhead_worst_10s_ratio: 0.0074,
+        budget_ratio: 0.01,
+        slowdown_ratio: 0.0044,
+        slowdown_budget_ratio: 0.01,
+        slowdown_worst_10s_ratio: 0.0049,
+        own_cpu_ratio: 0.0024,
+        own_cpu_worst_10s_ratio: 0.0031,
+        own_cpu_budget_ratio: 0.05,
+    }
+}
+
+fn rate() -> RateFigures {
+    RateFigures {
+        rate_hz: 60.0,
+        optimum_rate_hz: 60.0,
+        unbounded_rate_hz: 83.5,
+        bound_by: "budget".to_owned(),
+        law: "horizon".to_owned(),
+        law_samples: 839.2,
+        variance_ratio: 0.75,
+        replicas: 1.0,
+        retunes: 2,
     }
 }
 

@@ -104,6 +104,31 @@ fn replicas(target: &Value) -> Result<f64> {
     number(&target["fleet"], "replicas")
 }
 
+/// Waits until a target has the rate of one of as many replicas as are known, and compares it with the law.
+fn check_rate(daemon: &Daemon, name: &str) -> Result<()> {
+    let known = || replicas(&daemon.target(name)?);
+    ensure!(known()? > 50.0, "{name}: {}", known()?);
+    wait_for(&format!("the rate of {name}"), || {
+        let decision = last_decision(daemon, name)?;
+        let (rate_hz, optimum_hz) = (number(&decision, "rate_hz")?, number(&decision, "optimum_rate_hz")?);
+        let one_of = number(&decision, "replicas")?;
+        eprintln!("{name}: one of {one_of:.0}, {rate_hz:.1}/s, optimum {optimum_hz:.1}/s");
+        let is_near =
+            |value: f64, expected: f64, factor: f64| (1.0 / factor..factor).contains(&(value / expected));
+        Ok(is_near(one_of, known()?, 1.01) && is_near(rate_hz, optimum_hz, 1.35))
+    })?;
+    // The law for R·W, of what the decision was made of; its r is that of the mean absolute error.
+    let decision = last_decision(daemon, name)?;
+    let [spread, variance, o_us, w_s, replicas] =
+        ["spread_ratio", "variance_ratio", "overhead_us", "horizon_cpu_s", "replicas"]
+            .map(|key| number(&decision, key));
+    let law_hz =
+        (0.657 * spread? * variance?.sqrt() / (o_us? * 1e-6 * (replicas? * w_s?).sqrt())).cbrt().powi(2);
+    let asked_hz = number(&decision, "unbounded_rate_hz")?;
+    ensure!((asked_hz / law_hz - 1.0).abs() < 0.03, "{asked_hz} is not {law_hz}: {decision}");
+    Ok(())
+}
+
 #[test]
 fn targets_are_sampled_as_one_of_as_many_replicas_as_prometheus_knows() -> Result<()> {
     privileged!();
@@ -142,29 +167,8 @@ fn targets_are_sampled_as_one_of_as_many_replicas_as_prometheus_knows() -> Resul
     let asked = prometheus.asked();
     ensure!(asked.len() == 1 && asked[0].starts_with("GET /api/v1/query?query=sum%20by"), "{asked:?}");
     ensure!(asked[0].to_lowercase().contains("authorization: bearer s3cret"), "{asked:?}");
-    for name in ["apart", "shared"] {
-        let known = || replicas(&daemon.target(name)?);
-        ensure!(known()? > 50.0, "{name}: {}", known()?);
-        wait_for(&format!("the rate of {name}"), || {
-            let decision = last_decision(&daemon, name)?;
-            let (rate_hz, optimum_hz) =
-                (number(&decision, "rate_hz")?, number(&decision, "optimum_rate_hz")?);
-            let one_of = number(&decision, "replicas")?;
-            eprintln!("{name}: one of {one_of:.0}, {rate_hz:.1}/s, optimum {optimum_hz:.1}/s");
-            let is_near =
-                |value: f64, expected: f64, factor: f64| (1.0 / factor..factor).contains(&(value / expected));
-            Ok(is_near(one_of, known()?, 1.01) && is_near(rate_hz, optimum_hz, 1.35))
-        })?;
-        // The law for R·W, of what the decision was made of; its r is that of the mean absolute error.
-        let decision = last_decision(&daemon, name)?;
-        let [spread, variance, o_us, w_s, replicas] =
-            ["spread_ratio", "variance_ratio", "overhead_us", "horizon_cpu_s", "replicas"]
-                .map(|key| number(&decision, key));
-        let law_hz =
-            (0.657 * spread? * variance?.sqrt() / (o_us? * 1e-6 * (replicas? * w_s?).sqrt())).cbrt().powi(2);
-        let asked_hz = number(&decision, "unbounded_rate_hz")?;
-        ensure!((asked_hz / law_hz - 1.0).abs() < 0.03, "{asked_hz} is not {law_hz}: {decision}");
-    }
+    check_rate(&daemon, "apart")?;
+    check_rate(&daemon, "shared")?;
     // What Prometheus does not know has the whole rate, and that is said.
     let lonely = daemon.target("lonely")?;
     ensure!(

@@ -10,12 +10,13 @@ use profiler_core::profile::SymbolizedProfile;
 use super::disk::Disk;
 use super::listing::{self, Entry};
 use super::name::Level;
+use super::outbox::MOST_UNMERGED;
 use super::place;
 use super::plan::{self, Group, Now};
 use super::seal::{self, Sealed};
 use super::stamp::Stamp;
 use super::time_range::TimeRanges;
-use super::waiting::Unmerged;
+use super::waiting::{Unmerged, Waits};
 use super::{Store, is_full};
 
 /// All time there is.
@@ -27,6 +28,22 @@ enum Work {
     Replace { stamp: Stamp, sealed: Sealed, sources: Vec<PathBuf> },
     /// Files go whose time another one in this folder holds already: an earlier merge could not remove them.
     Remove(Vec<PathBuf>, PathBuf),
+}
+
+/// Which files are merged next.
+#[derive(Debug)]
+pub(super) struct MergeQueue {
+    pub(super) waits: Waits,
+    /// Files that may wait to be sent before they are merged.
+    pub(super) most_unmerged: usize,
+    /// Whether days are looked for before hours: they take turns, so that neither waits for all of the other.
+    days_first: bool,
+}
+
+impl Default for MergeQueue {
+    fn default() -> Self {
+        Self { waits: Waits::default(), most_unmerged: MOST_UNMERGED, days_first: false }
+    }
 }
 
 impl Level {
@@ -47,19 +64,20 @@ impl<D: Disk> Store<D> {
         if self.look_over(now).is_err() {
             return false;
         }
-        self.waits.retain(&self.index);
-        let room = if self.waits.is_empty() { 0 } else { self.room() };
-        let waits = |group: &Group| self.waits.hold(group, now.monotonic_ns, room);
-        let classes = self.outboxes.classes(self.most_unmerged);
+        self.merges.waits.retain(&self.index);
+        let room = if self.merges.waits.is_empty() { 0 } else { self.room() };
+        let waits = |group: &Group| self.merges.waits.hold(group, now.monotonic_ns, room);
+        let classes = self.outboxes.classes(self.merges.most_unmerged);
         let class = |path: &Path| classes.of(path);
-        let Some(group) = plan::next_group(&self.index, &self.settings, now, self.days_first, class, waits)
+        let Some(group) =
+            plan::next_group(&self.index, &self.settings, now, self.merges.days_first, class, waits)
         else {
             return false;
         };
         if !self.outboxes.claim(&group.paths) {
             return false; // one of them is being sent by now
         }
-        self.days_first = group.level != Level::Day;
+        self.merges.days_first = group.level != Level::Day;
         // What is read are files: nothing that they hold may end the one that keeps windows.
         let work = catch_unwind(AssertUnwindSafe(|| self.merge(&group, may_go_on)))
             .unwrap_or_else(|_| Err(failed("internal error; see sweetspot's log")));
@@ -68,14 +86,14 @@ impl<D: Disk> Store<D> {
         match done {
             Ok(()) => {
                 self.counters.merged += 1;
-                self.waits.end(&group);
+                self.merges.waits.end(&group);
             }
             Err(Unmerged::GivenUp) => return false,
             Err(Unmerged::Moot) => {}
             Err(why) => {
                 self.counters.unmerged += 1;
                 let room = self.room();
-                self.waits.add(group, why, now.monotonic_ns, room);
+                self.merges.waits.add(group, why, now.monotonic_ns, room);
             }
         }
         true

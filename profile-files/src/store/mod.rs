@@ -73,13 +73,13 @@ pub use terms::{Counters, NotKept, Settings, StoreError, Waiting, Window};
 pub use time_range::TimeRanges;
 pub use unpack::{NotRead, read_file};
 
+use compact::MergeQueue;
 use index::Index;
 use listing::{DAMAGED, Entry};
 use name::Level;
 use place::Held;
 use seal::Sealed;
 use time_range::{CountedTime, Overlap, TimeRange};
-use waiting::Waits;
 
 /// A store and the right to change it.
 #[derive(Debug)]
@@ -90,12 +90,8 @@ pub struct Store<D = RealDisk> {
     index: Index,
     /// Damaged files and the room they take.
     damaged: BTreeMap<PathBuf, u64>,
-    waits: Waits,
+    merges: MergeQueue,
     outboxes: Outboxes,
-    /// Files that may wait to be sent before they are merged.
-    most_unmerged: usize,
-    /// Whether days are looked for before hours: they take turns, so that neither waits for all of the other.
-    days_first: bool,
     /// Files that cannot be read, and why.
     left_alone: BTreeMap<PathBuf, String>,
     counters: Counters,
@@ -312,7 +308,7 @@ impl<D: Disk> Store<D> {
 
     /// What waits to be merged, by the monotonic clock.
     pub fn waiting(&self, now_ns: u64) -> Waiting {
-        self.waits.shown(now_ns)
+        self.merges.waits.shown(now_ns)
     }
 
     /// Files, damaged ones among them, and the room they take (bytes).

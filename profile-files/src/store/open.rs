@@ -7,11 +7,12 @@ use std::path::{Path, PathBuf};
 
 use jiff::civil::Date;
 
+use super::compact::MergeQueue;
 use super::disk::Disk;
 use super::index::Index;
 use super::listing::{self, Choice, DAMAGED, Entry, Listing};
 use super::name::{ENDING, Name};
-use super::outbox::{self, Outboxes};
+use super::outbox::Outboxes;
 use super::place::{self, Held};
 use super::waiting::Waits;
 use super::{Counters, Notes, Settings, Store, StoreError, seal};
@@ -34,10 +35,8 @@ impl<D: Disk> Store<D> {
             disk,
             index: Index::default(),
             damaged: BTreeMap::new(),
-            waits: Waits::default(),
+            merges: MergeQueue::default(),
             outboxes: Outboxes::default(),
-            most_unmerged: outbox::MOST_UNMERGED,
-            days_first: false,
             left_alone: BTreeMap::new(),
             counters: Counters::default(),
             notes: Notes::default(),
@@ -74,7 +73,7 @@ impl<D: Disk> Store<D> {
         self.index = Index::default();
         self.damaged = BTreeMap::new();
         self.left_alone = BTreeMap::new();
-        self.waits = Waits::default();
+        self.merges.waits = Waits::default();
         self.held = Some(Held::take(&self.folder, &mut self.disk)?);
         self.load()?;
         self.outboxes.rebuild(&self.index);

@@ -270,8 +270,8 @@ impl Sampled {
             frames: of_hits(after.frames - before.frames),
             stack_bytes: of_hits(after.stack_bytes - before.stack_bytes),
             switches: switches as f64,
-            side_records: (after.side_records - before.side_records) as f64,
-            forks: (after.forks - before.forks) as f64,
+            side_records: (after.side_records.own - before.side_records.own) as f64,
+            forks: (after.side_records.forks - before.side_records.forks) as f64,
         }
     }
 

@@ -98,6 +98,37 @@ pub(crate) struct CtlProfileArgs {
 /// Arguments of `ctl attach`.
 #[derive(Debug, Args)]
 pub(crate) struct CtlAttachArgs {
+    #[command(flatten)]
+    pub(crate) processes: CtlProcessArgs,
+    #[command(flatten)]
+    pub(crate) containers: CtlContainerArgs,
+    /// Every process that fits no other target.
+    #[arg(long, conflicts_with_all = ["pid", "pid_option", "name", "command", "executable", "user", "cgroup", "unit", "container", "container_name", "image", "namespace", "pod", "pod_label"])]
+    pub(crate) all: bool,
+    /// Make one target for each process (by program name), unit, container, pod, workload, cgroup or user
+    /// among these processes.
+    #[arg(long, value_name = "WHAT")]
+    pub(crate) each: Option<Each>,
+    /// How long, at most 1h.
+    #[arg(long, value_name = "TIME")]
+    pub(crate) duration: Span,
+    /// Bound on its slowdown, instead of the one in the settings.
+    #[arg(long, value_name = "SHARE")]
+    pub(crate) budget: Option<Ratio>,
+    /// CPU time that one profile covers, instead of the one in the settings.
+    #[arg(long, value_name = "TIME")]
+    pub(crate) horizon: Option<Span>,
+    /// Name of the target. Default: derived from what it selects.
+    #[arg(long = "as", value_name = "NAME")]
+    pub(crate) called: Option<String>,
+    /// A label of its profiles; may be repeated.
+    #[arg(long, value_name = "KEY=TEXT", value_parser = label)]
+    pub(crate) label: Vec<(String, String)>,
+}
+
+/// Arguments of `ctl attach` that select processes by what they are.
+#[derive(Debug, Args)]
+pub(crate) struct CtlProcessArgs {
     /// A process id.
     #[arg(value_name = "PID", required_unless_present_any = ["pid_option", "name", "command", "executable", "user", "cgroup", "unit", "container", "container_name", "image", "namespace", "pod", "pod_label", "all"])]
     pub(crate) pid: Option<u32>,
@@ -122,6 +153,11 @@ pub(crate) struct CtlAttachArgs {
     /// Everything in the control group of this systemd unit.
     #[arg(long, value_name = "NAME")]
     pub(crate) unit: Option<String>,
+}
+
+/// Arguments of `ctl attach` that select processes by their container or pod.
+#[derive(Debug, Args)]
+pub(crate) struct CtlContainerArgs {
     /// Processes of the container whose id begins with these digits, at least 12.
     #[arg(long, value_name = "ID")]
     pub(crate) container: Option<String>,
@@ -140,26 +176,4 @@ pub(crate) struct CtlAttachArgs {
     /// Processes of Kubernetes pods with this label; may be repeated, and all have to match.
     #[arg(long, value_name = "KEY=TEXT", value_parser = label)]
     pub(crate) pod_label: Vec<(String, String)>,
-    /// Every process that fits no other target.
-    #[arg(long, conflicts_with_all = ["pid", "pid_option", "name", "command", "executable", "user", "cgroup", "unit", "container", "container_name", "image", "namespace", "pod", "pod_label"])]
-    pub(crate) all: bool,
-    /// Make one target for each process (by program name), unit, container, pod, workload, cgroup or user
-    /// among these processes.
-    #[arg(long, value_name = "WHAT")]
-    pub(crate) each: Option<Each>,
-    /// How long, at most 1h.
-    #[arg(long, value_name = "TIME")]
-    pub(crate) duration: Span,
-    /// Bound on its slowdown, instead of the one in the settings.
-    #[arg(long, value_name = "SHARE")]
-    pub(crate) budget: Option<Ratio>,
-    /// CPU time that one profile covers, instead of the one in the settings.
-    #[arg(long, value_name = "TIME")]
-    pub(crate) horizon: Option<Span>,
-    /// Name of the target. Default: derived from what it selects.
-    #[arg(long = "as", value_name = "NAME")]
-    pub(crate) called: Option<String>,
-    /// A label of its profiles; may be repeated.
-    #[arg(long, value_name = "KEY=TEXT", value_parser = label)]
-    pub(crate) label: Vec<(String, String)>,
 }

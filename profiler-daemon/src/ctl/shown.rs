@@ -117,19 +117,35 @@ pub(super) struct ShownTarget {
     pub(super) labels: BTreeMap<String, String>,
     pub(super) state: String,
     pub(super) reason: Option<String>,
+    pub(super) taken_by: Vec<String>,
     pub(super) ends_in_s: Option<f64>,
     pub(super) processes: u64,
+    #[serde(flatten)]
+    pub(super) sampling: ShownSampling,
+    pub(super) fleet: Option<ShownMembership>,
+    pub(super) own_budget_ratio: f64,
+    #[serde(flatten)]
+    pub(super) totals: ShownTotals,
+}
+
+/// How a target is sampled at present.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+pub(super) struct ShownSampling {
     pub(super) attach_mode: Option<String>,
     pub(super) unwind: Option<String>,
     pub(super) rate_hz: Option<f64>,
     pub(super) slowdown_ratio: Option<f64>,
-    pub(super) own_budget_ratio: f64,
     pub(super) own_cpu_ratio: Option<f64>,
+}
+
+/// Counters of a target.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+pub(super) struct ShownTotals {
     pub(super) cpu_s: f64,
     pub(super) samples: u64,
     pub(super) lost: u64,
-    pub(super) taken_by: Vec<String>,
-    pub(super) fleet: Option<ShownMembership>,
 }
 
 /// How many replicas a target is one of.

@@ -50,10 +50,10 @@ pub(super) fn table(targets: &Targets, list: TargetList) -> String {
 
 fn order(one: &ShownTarget, other: &ShownTarget, by: TargetOrder) -> Ordering {
     let figure = |target: &ShownTarget| match by {
-        TargetOrder::Cpu => target.cpu_s,
-        TargetOrder::Samples => target.samples as f64,
-        TargetOrder::Slowdown => target.slowdown_ratio.unwrap_or(-1.0),
-        TargetOrder::Own => target.own_cpu_ratio.unwrap_or(-1.0),
+        TargetOrder::Cpu => target.totals.cpu_s,
+        TargetOrder::Samples => target.totals.samples as f64,
+        TargetOrder::Slowdown => target.sampling.slowdown_ratio.unwrap_or(-1.0),
+        TargetOrder::Own => target.sampling.own_cpu_ratio.unwrap_or(-1.0),
         TargetOrder::Name => 0.0,
     };
     figure(other).total_cmp(&figure(one))
@@ -77,18 +77,18 @@ fn lines(rows: &[&ShownTarget], top: usize) -> String {
             out,
             "{:<width$} {:>9.1} {:>9} {:>8} {:>8} {:>7} {:>7} {:>5} {}",
             name(target),
-            target.cpu_s,
-            target.samples,
-            target.rate_hz.map_or("-".to_owned(), |rate| format!("{rate:.1}")),
-            target.slowdown_ratio.map_or("-".to_owned(), percent),
+            target.totals.cpu_s,
+            target.totals.samples,
+            target.sampling.rate_hz.map_or("-".to_owned(), |rate| format!("{rate:.1}")),
+            target.sampling.slowdown_ratio.map_or("-".to_owned(), percent),
             percent(target.own_budget_ratio),
-            target.own_cpu_ratio.map_or("-".to_owned(), percent),
+            target.sampling.own_cpu_ratio.map_or("-".to_owned(), percent),
             target.processes,
             state(target),
         );
     }
     if !hidden.is_empty() {
-        let cpu_s: f64 = hidden.iter().map(|target| target.cpu_s).sum();
+        let cpu_s: f64 = hidden.iter().map(|target| target.totals.cpu_s).sum();
         let (targets, them) = if hidden.len() == 1 { ("target", "it") } else { ("targets", "them") };
         let _ =
             writeln!(out, "…and {} more {targets} ({cpu_s:.1} CPU s); --top 0 shows {them}", hidden.len());
@@ -117,13 +117,13 @@ fn methods(rows: &[&ShownTarget]) -> Vec<String> {
 }
 
 fn method(target: &ShownTarget) -> Option<String> {
-    let events = match target.attach_mode.as_deref()? {
+    let events = match target.sampling.attach_mode.as_deref()? {
         "task" => "events for each thread",
         "cpu" => "events on whole CPUs",
         "cgroup" => "events of the control group",
         other => return Some(visible(other)),
     };
-    let stacks = match target.unwind.as_deref() {
+    let stacks = match target.sampling.unwind.as_deref() {
         Some("fp") => ", stacks by frame pointers",
         Some("dwarf") => ", stacks by unwind tables",
         Some("trial") => ", stacks both ways, to compare them",
@@ -158,11 +158,11 @@ fn fleet(member: &ShownMembership) -> Option<String> {
 
 /// Samples that the kernel dropped.
 fn lost(all: &[&ShownTarget]) -> Option<String> {
-    let lost: Vec<&&ShownTarget> = all.iter().filter(|target| target.lost > 0).collect();
-    let sum: u64 = lost.iter().fold(0, |sum, target| target.lost.saturating_add(sum));
+    let lost: Vec<&&ShownTarget> = all.iter().filter(|target| target.totals.lost > 0).collect();
+    let sum: u64 = lost.iter().fold(0, |sum, target| target.totals.lost.saturating_add(sum));
     let of_each = lost.iter().map(|target| match lost.len() {
         1 => name(target),
-        _ => format!("{} {}", name(target), target.lost),
+        _ => format!("{} {}", name(target), target.totals.lost),
     });
     (sum > 0).then(|| format!("{sum} samples lost: {}", some(of_each)))
 }

@@ -3,25 +3,18 @@
 
 use std::collections::BTreeMap;
 
-use crate::service::state::TargetStatus;
+use crate::service::state::{TargetStatus, TargetTotals};
 
 /// Most names that are remembered. Beyond it, the name that has been gone longest is forgotten, and would begin at zero
 /// again.
 const MOST_NAMES: usize = 4096;
 
-/// Counters of a target: CPU time and overhead (s); samples, lost, truncated, unnamed and windows.
-#[derive(Clone, Copy, Debug, Default)]
-struct Counts {
-    seconds: [f64; 2],
-    numbers: [u64; 5],
-}
-
 /// A name.
 #[derive(Debug, Default)]
 struct Account {
     /// Sum of the earlier targets of this name.
-    before: Counts,
-    last: Counts,
+    before: TargetTotals,
+    last: TargetTotals,
     /// The last round in which a target had this name.
     round: u64,
 }
@@ -33,27 +26,28 @@ pub(super) struct Ledger {
     round: u64,
 }
 
-impl Counts {
-    fn of(target: &TargetStatus) -> Self {
-        let TargetStatus { cpu_s, overhead_s, samples, lost, truncated, unnamed, windows, .. } = *target;
-        Self { seconds: [cpu_s, overhead_s], numbers: [samples, lost, truncated, unnamed, windows] }
-    }
-
-    fn show(self, target: &mut TargetStatus) {
-        [target.cpu_s, target.overhead_s] = self.seconds;
-        [target.samples, target.lost, target.truncated, target.unnamed, target.windows] = self.numbers;
-    }
-
-    fn plus(mut self, other: &Self) -> Self {
-        self.seconds.iter_mut().zip(other.seconds).for_each(|(sum, more)| *sum += more);
-        self.numbers.iter_mut().zip(other.numbers).for_each(|(sum, more)| *sum = sum.saturating_add(more));
-        self
+impl TargetTotals {
+    fn plus(&self, other: &Self) -> Self {
+        Self {
+            cpu_s: self.cpu_s + other.cpu_s,
+            overhead_s: self.overhead_s + other.overhead_s,
+            samples: self.samples.saturating_add(other.samples),
+            lost: self.lost.saturating_add(other.lost),
+            truncated: self.truncated.saturating_add(other.truncated),
+            unnamed: self.unnamed.saturating_add(other.unnamed),
+            windows: self.windows.saturating_add(other.windows),
+        }
     }
 
     /// Whether a counter is lower than before: then it belongs to another target.
-    fn is_below(&self, other: &Self) -> bool {
-        let seconds = self.seconds.iter().zip(other.seconds).any(|(now, before)| *now < before);
-        seconds || self.numbers.iter().zip(other.numbers).any(|(now, before)| *now < before)
+    fn is_below(&self, before: &Self) -> bool {
+        self.cpu_s < before.cpu_s
+            || self.overhead_s < before.overhead_s
+            || self.samples < before.samples
+            || self.lost < before.lost
+            || self.truncated < before.truncated
+            || self.unnamed < before.unnamed
+            || self.windows < before.windows
     }
 }
 
@@ -62,12 +56,12 @@ impl Ledger {
     pub(super) fn settle<'t>(&mut self, targets: impl Iterator<Item = &'t mut TargetStatus>) {
         self.round += 1;
         for target in targets {
-            let (counts, account) = (Counts::of(target), self.of.entry(target.name.clone()).or_default());
-            if account.round + 1 != self.round || counts.is_below(&account.last) {
+            let (totals, account) = (target.totals, self.of.entry(target.name.clone()).or_default());
+            if account.round + 1 != self.round || totals.is_below(&account.last) {
                 account.before = account.before.plus(&account.last);
             }
-            (account.last, account.round) = (counts, self.round);
-            account.before.plus(&counts).show(target);
+            (account.last, account.round) = (totals, self.round);
+            target.totals = account.before.plus(&totals);
         }
         while self.of.len() > MOST_NAMES {
             let gone = self.of.iter().filter(|(_, account)| account.round != self.round);
@@ -85,12 +79,13 @@ mod tests {
     use super::*;
 
     fn target(name: &str, samples: u64, cpu_s: f64) -> TargetStatus {
-        TargetStatus { name: name.to_owned(), samples, cpu_s, ..TargetStatus::default() }
+        let totals = TargetTotals { samples, cpu_s, ..TargetTotals::default() };
+        TargetStatus { name: name.to_owned(), totals, ..TargetStatus::default() }
     }
 
     fn settled(ledger: &mut Ledger, mut target: TargetStatus) -> (u64, f64) {
         ledger.settle(std::iter::once(&mut target));
-        (target.samples, target.cpu_s)
+        (target.totals.samples, target.totals.cpu_s)
     }
 
     #[test]
@@ -113,7 +108,7 @@ mod tests {
         for at in 0..2 * MOST_NAMES {
             let mut both = [target("web", at as u64, 0.0), target(&format!("{at}"), 1, 0.0)];
             ledger.settle(both.iter_mut());
-            assert_eq!(both[0].samples, at as u64);
+            assert_eq!(both[0].totals.samples, at as u64);
         }
         assert_eq!(ledger.of.len(), MOST_NAMES);
     }

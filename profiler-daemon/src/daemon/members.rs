@@ -204,7 +204,7 @@ impl Daemon {
         let everything = self.targets.values_mut().filter(|watched| watched.identity.is_everything);
         let shared = self.sharing.shared.as_deref_mut().map(|shared| &mut shared.engine);
         for engine in everything.filter_map(Watched::engine).chain(shared) {
-            engine.session.cpu.others_used(others_ns);
+            engine.session.cpu.scheduled.others_used(others_ns);
         }
     }
 
@@ -280,7 +280,7 @@ impl Daemon {
             .targets
             .values()
             .filter(|watched| watched.has_own_sampler() && !watched.identity.is_everything);
-        let mut theirs: FxHashSet<u32> = own.flat_map(|watched| watched.processes.iter().copied()).collect();
+        let mut theirs: FxHashSet<u32> = own.flat_map(|watched| watched.processes.iter()).collect();
         if self.samples_rest() {
             theirs.extend(self.discovery.dropped_processes());
         }

@@ -116,7 +116,7 @@ impl Daemon {
         shared.enter(id, watched);
         let is_program = watched.identity.is_program;
         shared.session_turn(|engine| {
-            for &pid in &watched.processes {
+            for pid in watched.processes.iter() {
                 engine.session.assign(pid, Some(owner(id)), is_program);
             }
         });
@@ -208,7 +208,7 @@ impl Daemon {
         for (owner, collected, figures) in cut {
             let watched = self.targets.get_mut(&TargetId::of_number(owner.0));
             if let Some(watched) =
-                watched.filter(|_| collected.counted.weight_ns() > 0.0 || figures.target_cpu_ns > 0)
+                watched.filter(|_| collected.counted.weight_ns() > 0.0 || figures.part.target_cpu_ns > 0)
             {
                 self.profiles.writer.keep(watched.pending_window(&self.setup, collected, &figures));
             }
@@ -223,7 +223,7 @@ impl Daemon {
         else {
             return;
         };
-        let Some(owners) = &shared.engine.session.owners else { return };
+        let Some(owners) = &shared.engine.session.counted.owners else { return };
         let mut over = owners.begun_by(now_ns.saturating_sub(lengths.first_ns));
         over.retain(|&(begun_ns, owner)| {
             let watched = self.targets.get(&TargetId::of_number(owner.0));
@@ -255,8 +255,9 @@ impl Daemon {
     }
 
     fn end_shared_if_idle(&mut self) {
-        let is_idle =
-            |shared: &Shared| shared.engine.session.owners.as_ref().is_some_and(|owners| owners.is_empty());
+        let is_idle = |shared: &Shared| {
+            shared.engine.session.counted.owners.as_ref().is_some_and(|owners| owners.is_empty())
+        };
         if self.sharing.shared.as_deref().is_some_and(is_idle) {
             self.end_shared();
         }
@@ -308,7 +309,7 @@ impl Daemon {
 
     /// A scan of all processes begins.
     pub(super) fn scan_begins(&mut self) {
-        if let Some(owners) = self.shared().and_then(|shared| shared.engine.session.owners.as_mut()) {
+        if let Some(owners) = self.shared().and_then(|shared| shared.engine.session.counted.owners.as_mut()) {
             owners.scan_begins();
         }
     }

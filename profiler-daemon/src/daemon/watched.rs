@@ -4,14 +4,16 @@
 //! every second. That cost belongs to the target and is spent once; the token bucket earns it back.
 
 mod attaching;
+mod processes;
 mod resampling;
 mod status;
 mod windows;
 
+use self::processes::TargetProcesses;
 pub(super) use self::resampling::differ_in_control_alone;
 pub(super) use self::windows::WindowLengths;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use config::SamplingSettings;
@@ -60,29 +62,41 @@ pub(crate) struct Watched {
     /// When watching ends, if the target was requested (ns).
     pub(crate) ends_ns: Option<u64>,
     /// The processes that belong to it.
-    pub(crate) processes: BTreeSet<u32>,
+    pub(crate) processes: TargetProcesses,
     state: TargetState,
     reason: Option<String>,
     /// The sampler that it has for itself.
     sampled: Option<Box<Sampled>>,
     /// Its part of the shared sampler.
     part: Option<Part>,
-    /// What its processes do before events are opened for them, since when (ns).
-    watch: Option<(Watch, u64)>,
-    retry: Retry,
-    /// The profiler's CPU time for attaching to it since it was last sampled; charged once an attempt succeeds (ns).
-    spent_ns: u64,
+    attempts: Attempts,
     /// The sampling settings to switch to, once there is time to open other events.
     wanted: Option<SamplingSettings>,
-    known_cpu_ns: u64,
-    activity_ns: u64,
+    cpu_use: CpuUse,
+    /// Totals of its earlier samplers and its earlier parts of the shared one.
     before: Totals,
     /// Totals of its earlier own samplers.
     before_own: Totals,
     windows: u64,
-    /// Processes that joined or left since the last scan.
-    joined: Vec<u32>,
-    left: Vec<u32>,
+}
+
+/// Attempts to attach to a target.
+#[derive(Default)]
+struct Attempts {
+    /// What its processes do before events are opened for them, since when (ns).
+    watch: Option<(Watch, u64)>,
+    retry: Retry,
+    /// The profiler's CPU time for them since the target was last sampled; charged once one succeeds (ns).
+    spent_ns: u64,
+}
+
+/// CPU time that the processes of a target use; it is read seldom.
+#[derive(Default)]
+struct CpuUse {
+    /// At the last reading (ns).
+    total_ns: u64,
+    /// Between the last two readings (ns).
+    recent_ns: u64,
 }
 
 struct Sampled {
@@ -190,39 +204,30 @@ impl Watched {
             identity,
             sampling,
             ends_ns: None,
-            processes: BTreeSet::new(),
+            processes: TargetProcesses::default(),
             state: TargetState::Waiting,
             reason: None,
             sampled: None,
             part: None,
-            watch: None,
-            retry: Retry::default(),
-            spent_ns: 0,
+            attempts: Attempts::default(),
             wanted: None,
-            known_cpu_ns: 0,
-            activity_ns: 0,
+            cpu_use: CpuUse::default(),
             before: Totals::default(),
             before_own: Totals::default(),
             windows: 0,
-            joined: Vec::new(),
-            left: Vec::new(),
         }
     }
 
     /// A process joins the target.
     pub(crate) fn join(&mut self, pid: u32) {
-        if self.processes.insert(pid) {
-            self.joined.push(pid);
-            self.retry = self.retry.for_another();
+        if self.processes.join(pid) {
+            self.attempts.retry = self.attempts.retry.for_another();
         }
     }
 
     /// A process does not belong to it any more, or has ended.
     pub(crate) fn leave(&mut self, pid: u32) {
-        if self.processes.remove(&pid) {
-            self.joined.retain(|joined| *joined != pid);
-            self.left.push(pid);
-        }
+        self.processes.leave(pid);
     }
 
     /// Whether there is something to sample.
@@ -255,9 +260,8 @@ impl Watched {
     pub(crate) fn begin_share(&mut self, now_ns: u64) {
         self.part =
             Some(Part { from_ns: now_ns, flush_limiter: FlushLimiter::default(), totals: Totals::default() });
-        (self.state, self.reason, self.retry) = (TargetState::Sampled, None, Retry::default());
-        self.joined.clear();
-        self.left.clear();
+        (self.state, self.reason, self.attempts.retry) = (TargetState::Sampled, None, Retry::default());
+        self.processes.take_changes();
         self.sampling = self.wanted.take().unwrap_or(self.sampling.clone());
     }
 
@@ -318,7 +322,7 @@ impl Watched {
 
     /// Tells the engine which processes joined and left.
     pub(crate) fn settle_members(&mut self) {
-        let (joined, left) = (std::mem::take(&mut self.joined), std::mem::take(&mut self.left));
+        let (joined, left) = self.processes.take_changes();
         // For shared targets, the scan itself tells the shared sampler.
         let Some(sampled) = &mut self.sampled else { return };
         // A group's and the machine's own are met when they are sampled.
@@ -391,9 +395,10 @@ impl Watched {
         (self.state, self.reason) = (TargetState::Waiting, None);
     }
 
-    /// Notes the CPU time that its processes have used; it is read seldom.
+    /// Notes the CPU time that its processes have used.
     pub(crate) fn note_cpu_ns(&mut self, cpu_ns: u64) {
-        self.activity_ns = cpu_ns.saturating_sub(std::mem::replace(&mut self.known_cpu_ns, cpu_ns));
+        let before_ns = std::mem::replace(&mut self.cpu_use.total_ns, cpu_ns);
+        self.cpu_use.recent_ns = cpu_ns.saturating_sub(before_ns);
     }
 
     /// Why it is not sampled, where that is known.
@@ -403,7 +408,7 @@ impl Watched {
 
     /// CPU time used between the last two readings (ns).
     pub(crate) fn activity_ns(&self) -> u64 {
-        self.activity_ns
+        self.cpu_use.recent_ns
     }
 
     /// Everything that was counted so far.
@@ -462,10 +467,10 @@ mod tests {
     fn a_process_that_joins_is_not_kept_waiting_for_those_that_failed() {
         let mut target = target();
         target.join(7);
-        target.retry = Retry { at_ns: 3_600 * SECOND_NS, pause_ns: 1_800 * SECOND_NS };
+        target.attempts.retry = Retry { at_ns: 3_600 * SECOND_NS, pause_ns: 1_800 * SECOND_NS };
         target.join(7);
-        assert_eq!(target.retry.at_ns, 3_600 * SECOND_NS, "it is none that came");
+        assert_eq!(target.attempts.retry.at_ns, 3_600 * SECOND_NS, "it is none that came");
         target.join(8);
-        assert_eq!(target.retry.at_ns, 1_805 * SECOND_NS);
+        assert_eq!(target.attempts.retry.at_ns, 1_805 * SECOND_NS);
     }
 }

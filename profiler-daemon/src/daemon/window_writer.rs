@@ -118,7 +118,7 @@ pub(crate) struct StoredWindows {
     is_gone: bool,
 }
 
-/// State that the threads share outside of the queues.
+/// What is noted for the other threads.
 #[derive(Default)]
 struct WriterState {
     store: StoreStatus,
@@ -143,17 +143,36 @@ struct WriterState {
     targets: BTreeMap<String, StoredWindows>,
 }
 
+/// What the threads share outside of the queues.
+#[derive(Clone, Default)]
+struct WriterShared {
+    state: Arc<Mutex<WriterState>>,
+    /// Room that the waiting windows take (bytes, about).
+    waiting_bytes: Arc<AtomicU64>,
+    /// Shutdown has begun: no merge starts any more, and what an earlier process left waits for the next.
+    is_ending: Arc<AtomicBool>,
+    /// Naming is given up: windows stay in the spool.
+    cancel: CancelFlag,
+}
+
+impl WriterShared {
+    fn state(&self) -> MutexGuard<'_, WriterState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn is_ending(&self) -> bool {
+        self.is_ending.load(Ordering::Relaxed)
+    }
+}
+
 /// The threads that spool, name and keep.
 pub(crate) struct WindowWriter {
     jobs: Option<SyncSender<Job<PendingWindow>>>,
     spool: Spool,
     outboxes: Outboxes,
-    waiting_bytes: Arc<AtomicU64>,
+    shared: WriterShared,
     most_bytes: u64,
-    state: Arc<Mutex<WriterState>>,
-    cancel: CancelFlag,
     budget: NameBudget,
-    is_ending: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -254,15 +273,14 @@ impl WindowWriter {
         }
         let (jobs, to_spool) = mpsc::sync_channel(MOST_WAITING);
         let (to_name, queue) = mpsc::sync_channel(MOST_WAITING);
-        let (waiting_bytes, state) = (Arc::new(AtomicU64::new(0)), Arc::new(Mutex::default()));
-        let (cancel, budget, is_ending) = (CancelFlag::default(), NameBudget::default(), Arc::default());
+        let (shared, budget) = (WriterShared::default(), NameBudget::default());
         let reading = budget.clone();
         symbols.pace_reading(Arc::new(move |spent_ns| reading.may_read_on(spent_ns)));
         let boot = boot_id();
         let spooler = spooling::Spooler {
             spool: spool.clone(),
             boot: boot.clone(),
-            state: Arc::clone(&state),
+            shared: shared.clone(),
             budget: budget.clone(),
         };
         let mut work = work::Work {
@@ -275,11 +293,8 @@ impl WindowWriter {
             symbols: symbols.clone(),
             rules: Rules { store: bounds, most_bytes, debuginfod },
             boot,
-            waiting_bytes: Arc::clone(&waiting_bytes),
-            state: Arc::clone(&state),
-            cancel: cancel.clone(),
+            shared: shared.clone(),
             pace: Pace::new(budget.clone(), clock::monotonic_ns()),
-            is_ending: Arc::clone(&is_ending),
             merged_ns: clock::monotonic_ns(),
             problem: None,
             obstacle: None,
@@ -290,28 +305,17 @@ impl WindowWriter {
         // The spooler ends with the loop, and the keeper with the spooler.
         named("spooler").spawn(move || spooler.run(&to_spool, &to_name)).map_err(unwritable)?;
         let thread = Some(named("keeper").spawn(move || work.run(&queue)).map_err(unwritable)?);
-        Ok(Self {
-            jobs: Some(jobs),
-            spool,
-            outboxes,
-            waiting_bytes,
-            most_bytes,
-            state,
-            cancel,
-            budget,
-            is_ending,
-            thread,
-        })
+        Ok(Self { jobs: Some(jobs), spool, outboxes, shared, most_bytes, budget, thread })
     }
 
     /// Hands over a window; it is dropped and counted if there is no room.
     pub(crate) fn keep(&self, pending: PendingWindow) {
         let (bytes, handed_ns) = (pending.bytes, clock::monotonic_ns());
         let (target, labels) = (pending.window.target.clone(), pending.window.labels.clone());
-        let waiting = self.waiting_bytes.load(Ordering::Relaxed);
+        let waiting = self.shared.waiting_bytes.load(Ordering::Relaxed);
         let has_room = waiting == 0 || waiting + bytes <= self.most_bytes;
-        self.waiting_bytes.fetch_add(bytes, Ordering::Relaxed);
-        let mut state = self.state();
+        self.shared.waiting_bytes.fetch_add(bytes, Ordering::Relaxed);
+        let mut state = self.shared.state();
         let handed = QueuedWindow { at_ns: handed_ns, target: target.clone(), is_spooled: None };
         state.handed.push_back(handed); // before the thread can be done with it
         state.targets.entry(target.clone()).and_modify(|kept| kept.is_gone = false);
@@ -319,8 +323,8 @@ impl WindowWriter {
         if has_room && self.send(Job::Keep(Box::new(pending), handed_ns)) {
             return;
         }
-        self.waiting_bytes.fetch_sub(bytes, Ordering::Relaxed);
-        let mut state = self.state();
+        self.shared.waiting_bytes.fetch_sub(bytes, Ordering::Relaxed);
+        let mut state = self.shared.state();
         state.handed.pop_back();
         state.dropped += 1;
         state.store.dropped_queue += 1;
@@ -362,7 +366,7 @@ impl WindowWriter {
 
     /// Files that a reader took for damaged: those that are will be set aside.
     pub(crate) fn suspect(&self, paths: Vec<PathBuf>) {
-        let mut state = self.state();
+        let mut state = self.shared.state();
         for path in paths {
             if state.suspects.len() < MOST_SUSPECTS && !state.suspects.contains(&path) {
                 state.suspects.push(path);
@@ -381,13 +385,13 @@ impl WindowWriter {
     ) {
         self.most_bytes = most_bytes;
         self.spool.rebound(most_bytes);
-        self.state().rules = Some(Rules { store: bounds, most_bytes, debuginfod });
+        self.shared.state().rules = Some(Rules { store: bounds, most_bytes, debuginfod });
         self.send(Job::Look); // if the queue is full, the thread checks after its next window
     }
 
     /// Sets the exports that get windows from now on.
     pub(crate) fn export(&self, exports: Vec<Export>) {
-        self.state().exports = Some(exports);
+        self.shared.state().exports = Some(exports);
         self.send(Job::Look); // if the queue is full, the thread checks after its next window
     }
 
@@ -402,9 +406,9 @@ impl WindowWriter {
 
     /// The status of the store.
     pub(crate) fn status(&self) -> StoreStatus {
-        let state = self.state();
+        let state = self.shared.state();
         StoreStatus {
-            queued_bytes: self.waiting_bytes.load(Ordering::Relaxed),
+            queued_bytes: self.shared.waiting_bytes.load(Ordering::Relaxed),
             problem: state.problem(self.has_ended(), clock::monotonic_ns()),
             unnamed_files: self.spool.size().0,
             unspooled: state.unspooled,
@@ -419,34 +423,30 @@ impl WindowWriter {
 
     /// Windows that were lost so far.
     pub(crate) fn lost(&self) -> u64 {
-        let state = self.state();
+        let state = self.shared.state();
         state.store.dropped_queue + state.store.counters.dropped_full + state.store.counters.dropped_refused
     }
 
     /// Windows that were named until now, and what naming and storing them took (ns of CPU time), without the
     /// first window of each target: reading a program's symbols is set-up, and the next windows find them read.
     pub(crate) fn spent(&self) -> (u64, u64) {
-        let state = self.state();
+        let state = self.shared.state();
         (state.later_windows, state.cpu_ns.saturating_sub(state.first_windows_ns))
     }
 
     /// What became of a target's windows.
     pub(crate) fn kept(&self, target: &str) -> StoredWindows {
-        self.state().targets.get(target).copied().unwrap_or_default()
+        self.shared.state().targets.get(target).copied().unwrap_or_default()
     }
 
     /// Drops the counts of a removed target, once its last window is stored.
     pub(crate) fn forget(&self, target: &str) {
-        self.state().forget(target);
-    }
-
-    fn state(&self) -> MutexGuard<'_, WriterState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.shared.state().forget(target);
     }
 
     /// Takes no more windows. Those handed over are stored without pauses; then the thread ends.
     pub(crate) fn end(&mut self) {
-        self.is_ending.store(true, Ordering::Relaxed);
+        self.shared.is_ending.store(true, Ordering::Relaxed);
         self.budget.end();
         drop(self.jobs.take());
         self.wake();
@@ -463,12 +463,12 @@ impl WindowWriter {
         self.end();
         while !self.has_ended() && Instant::now() < until {
             if Instant::now() >= cancel_at {
-                self.cancel.set();
+                self.shared.cancel.set();
                 self.wake();
             }
             std::thread::sleep(Duration::from_millis(2));
         }
-        let state = self.state();
+        let state = self.shared.state();
         let spooled = state.handed.iter().filter(|handed| handed.is_spooled == Some(true)).count() as u64;
         let lost = state.handed.len() as u64 - spooled;
         drop(state);

@@ -1,13 +1,43 @@
 //! What processes inherit from their creators, and which target follows.
 
+use rustc_hash::FxHashMap;
+
 use super::Changes;
 use super::look::{Processes, ScanContext};
 use super::process::{Counted, Life, Process};
-use super::table::TargetTable;
+use super::table::{TargetId, TargetTable};
 use crate::sys::family;
 
 /// Generations that may start and end between two scans.
 const MAX_GENERATIONS: usize = 64;
+/// Births that are kept until the next scan.
+const MAX_BIRTHS: usize = 1 << 16;
+
+/// Births and ends since the last scan.
+#[derive(Debug, Default)]
+pub(super) struct Lineage {
+    /// Creators of processes, from records.
+    births: FxHashMap<u32, u32>,
+    /// What children of processes that ended inherit.
+    estates: FxHashMap<u32, Option<TargetId>>,
+}
+
+impl Lineage {
+    pub(super) fn born(&mut self, pid: u32, creator: u32) {
+        if self.births.len() < MAX_BIRTHS {
+            self.births.insert(pid, creator);
+        }
+    }
+
+    pub(super) fn ended(&mut self, pid: u32, heritage: Option<TargetId>) {
+        self.estates.insert(pid, heritage);
+    }
+
+    pub(super) fn clear(&mut self) {
+        self.births.clear();
+        self.estates.clear();
+    }
+}
 
 impl Processes {
     /// Finds the creator of a new process: from a record, or its parent. If the creator has ended since the
@@ -15,7 +45,7 @@ impl Processes {
     pub(super) fn find_creator(&mut self, pid: u32) {
         let Some(child) = self.all.get(&pid) else { return };
         let start = child.stat.start;
-        let mut creator = self.births.get(&pid).copied().unwrap_or(child.stat.parent);
+        let mut creator = self.lineage.births.get(&pid).copied().unwrap_or(child.stat.parent);
         let (mut found, mut inherited) = (None, None);
         for _ in 0..MAX_GENERATIONS {
             // A process that began later has reused the id of the ended creator.
@@ -28,11 +58,11 @@ impl Processes {
                 found = Some(Life { pid: creator, start: living.stat.start });
                 break;
             }
-            if let Some(estate) = self.estates.get(&creator) {
+            if let Some(estate) = self.lineage.estates.get(&creator) {
                 inherited = *estate;
                 break;
             }
-            let Some(&before) = self.births.get(&creator) else { break };
+            let Some(&before) = self.lineage.births.get(&creator) else { break };
             creator = before;
         }
         if let Some(child) = self.all.get_mut(&pid) {

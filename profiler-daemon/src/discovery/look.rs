@@ -11,6 +11,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::Changes;
 use super::containers::KnownContainers;
+use super::lineage::Lineage;
 use super::naming::Users;
 use super::places::Places;
 use super::proc_folder::{ListedProcess, ProcFolder};
@@ -22,8 +23,6 @@ use super::table::{TargetId, TargetTable};
 pub(super) const TURNS: u64 = 16;
 /// A new process is also rechecked in this many scans after its first: by then, most have executed their final program.
 pub(super) const YOUNG_LOOKS: u64 = 2;
-/// Births that are kept until the next scan.
-const MAX_BIRTHS: usize = 1 << 16;
 
 /// All processes of the host.
 #[derive(Debug)]
@@ -45,10 +44,7 @@ pub(super) struct Processes {
     /// Whether the sections have changed since the last scan.
     classify_anew: bool,
     suspects: FxHashSet<u32>,
-    /// Creators of processes, from records.
-    pub(super) births: FxHashMap<u32, u32>,
-    /// What children of processes that ended since the last scan inherit.
-    pub(super) estates: FxHashMap<u32, Option<TargetId>>,
+    pub(super) lineage: Lineage,
     listed: Vec<ListedProcess>,
 }
 
@@ -92,8 +88,7 @@ impl Processes {
             old_groups: false,
             classify_anew: false,
             suspects: FxHashSet::default(),
-            births: FxHashMap::default(),
-            estates: FxHashMap::default(),
+            lineage: Lineage::default(),
             listed: Vec::new(),
         }
     }
@@ -124,9 +119,7 @@ impl Processes {
     }
 
     pub(super) fn born(&mut self, pid: u32, creator: u32) {
-        if self.births.len() < MAX_BIRTHS {
-            self.births.insert(pid, creator);
-        }
+        self.lineage.born(pid, creator);
     }
 
     /// Classifies every process again in the next scan.
@@ -181,8 +174,7 @@ impl Processes {
         }
         self.settle_all(touched, heritage_changed, terms, changes);
         self.classify_anew = false;
-        self.births.clear();
-        self.estates.clear();
+        self.lineage.clear();
     }
 
     /// New processes, and those that are due to be rechecked.
@@ -216,7 +208,7 @@ impl Processes {
 
     fn end(&mut self, pid: u32, table: &mut TargetTable, changes: &mut Changes) {
         let Some(mut process) = self.all.remove(&pid) else { return };
-        self.estates.insert(pid, process.heritage());
+        self.lineage.ended(pid, process.heritage());
         if let Some(counted) = process.counted {
             table.charge(counted.target, process.new_ticks);
             table.leave(pid, counted);

@@ -99,7 +99,7 @@ pub(super) async fn follow(
             Watched::Command { pid, command } => {
                 let ended = if signals.take_may_have_ended() { command.try_wait()? } else { None };
                 if let Some(ended) = ended {
-                    engine.session.cpu.waited_for(*pid, ended.cpu_ns);
+                    engine.session.cpu.scheduled.waited_for(*pid, ended.cpu_ns);
                     stop = Some(Stop::Exit(ended));
                 } else if let Some(signal) = signal {
                     // The command decides how to end, as if it were not profiled; at the second signal it is left alone.

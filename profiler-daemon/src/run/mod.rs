@@ -88,7 +88,7 @@ pub(crate) fn record(job: &RecordJob) -> Result<ExitCode> {
     }
     session.await_exec(pid, &name_of_program(&job.command[0]));
     if let Some(program) = &program {
-        session.objects.preload(program);
+        session.code.objects.preload(program);
     }
     let engine = setup
         .open_with(source, &job.sampling, session, TargetMembers { pids: vec![pid], group }, None, outputs)

@@ -17,12 +17,12 @@ use profiler_core::profile::{
 };
 use profiler_core::rate::{Account, Decision, Prediction};
 
-use super::engine::{Engine, Figures};
+use super::engine::{Engine, Figures, SamplingMode};
 use super::follow::Stop;
 use super::{Setup, names};
 use crate::debuginfod;
 use crate::output::Outputs;
-use crate::sampler::session::Collected;
+use crate::sampler::session::{Collected, Counts};
 
 /// Largest share of the CPU time that is subtracted for sampling: a calibration that exceeds it is wrong, and functions
 /// would vanish.
@@ -63,13 +63,13 @@ pub(crate) fn run(
 ) -> (Run, f64) {
     let mut run = figures_of(figures, setup, sampling, target);
     run.cpu.weight_s = collected.weight_ns() * 1e-9;
-    let seen = match (figures.nature.runs_in_target, figures.kernel_seen) {
+    let seen = match (figures.how.nature.runs_in_target, figures.how.kernel_seen) {
         (true, _) => Seen::Agents,
         (false, true) => Seen::Everything,
         (false, false) => Seen::UserCode,
     };
     let sampled_s = match seen {
-        Seen::Everything => figures.counted_ns.map(|counted_ns| counted_ns as f64 * 1e-9),
+        Seen::Everything => figures.part.counted_ns.map(|counted_ns| counted_ns as f64 * 1e-9),
         Seen::UserCode | Seen::Agents => None,
     };
     let scale = compensate(&mut run, &figures.account, seen, sampled_s) * undone(collected);
@@ -146,18 +146,18 @@ fn figures_of(end: &Figures, setup: &Setup, sampling: &SamplingSettings, target:
     Run {
         measure: Measure::CpuTime,
         target,
-        start_unix_ns: end.start_unix_ns,
-        duration_s: end.duration_ns as f64 * 1e-9,
-        how: how_sampled(end, setup, sampling),
-        counts: sample_counts(end),
+        start_unix_ns: end.part.start_unix_ns,
+        duration_s: end.part.duration_ns as f64 * 1e-9,
+        how: how_sampled(&end.how, setup, sampling),
+        counts: sample_counts(&end.part.counts),
         files: FileFigures {
-            maps_reread: end.counts.maps_reread,
-            mappings_dropped: end.counts.mappings_dropped,
+            maps_reread: end.part.counts.maps_reread,
+            mappings_dropped: end.part.counts.mappings_dropped,
             ..FileFigures::default()
         },
         cpu: CpuTimes {
-            target_cpu_s: end.target_cpu_ns as f64 * 1e-9,
-            self_cpu_s: end.self_cpu_ns as f64 * 1e-9,
+            target_cpu_s: end.part.target_cpu_ns as f64 * 1e-9,
+            self_cpu_s: end.part.self_cpu_ns as f64 * 1e-9,
             setup_cpu_s: (end.setup_cpu_ns as f64 + end.account.spent().self_once_ns) * 1e-9,
             ..CpuTimes::default()
         },
@@ -171,12 +171,12 @@ fn figures_of(end: &Figures, setup: &Setup, sampling: &SamplingSettings, target:
     }
 }
 
-fn how_sampled(end: &Figures, setup: &Setup, sampling: &SamplingSettings) -> HowSampled {
+fn how_sampled(how: &SamplingMode, setup: &Setup, sampling: &SamplingSettings) -> HowSampled {
     HowSampled {
-        attach_mode: end.attach_mode.as_str().to_owned(),
-        event: end.nature.event.to_owned(),
-        unwind: end.settings.method.as_str().to_owned(),
-        stack_copy_bytes: u64::from(end.settings.copied_bytes()),
+        attach_mode: how.attach_mode.as_str().to_owned(),
+        event: how.nature.event.to_owned(),
+        unwind: how.settings.method.as_str().to_owned(),
+        stack_copy_bytes: u64::from(how.settings.copied_bytes()),
         confidence: sampling.confidence.get(),
         precision_goal_ratio: sampling.until_precision.map_or(0.0, Ratio::get),
         seed: setup.seed,
@@ -184,20 +184,20 @@ fn how_sampled(end: &Figures, setup: &Setup, sampling: &SamplingSettings) -> How
     }
 }
 
-fn sample_counts(end: &Figures) -> SampleCounts {
-    let truncated = end.counts.truncated.total();
+fn sample_counts(counts: &Counts) -> SampleCounts {
+    let truncated = counts.truncated.total();
     SampleCounts {
-        samples: end.counts.samples,
-        lost: end.counts.lost,
+        samples: counts.samples,
+        lost: counts.lost,
         truncated,
-        truncated_by: end.counts.truncated,
-        complete_ratio: 1.0 - truncated as f64 / end.counts.samples.max(1) as f64,
-        outer_frames_from_earlier: end.counts.completed,
-        undecodable: end.counts.undecodable,
-        throttled: end.counts.throttled,
-        foreign_samples: end.counts.foreign,
-        walked_frames: end.counts.frames,
-        copied_bytes: end.counts.stack_bytes,
+        truncated_by: counts.truncated,
+        complete_ratio: 1.0 - truncated as f64 / counts.samples.max(1) as f64,
+        outer_frames_from_earlier: counts.completed,
+        undecodable: counts.undecodable,
+        throttled: counts.throttled,
+        foreign_samples: counts.foreign,
+        walked_frames: counts.frames,
+        copied_bytes: counts.stack_bytes,
     }
 }
 
@@ -212,7 +212,7 @@ fn cost_figures(end: &Figures) -> CostFigures {
         handler_se_us: handler_ns.map(|time| time.se_ns * 1e-3),
         handler_samples: handler.as_ref().map_or(0, |handler| handler.samples),
         overhead_modes: handler.map_or_else(Vec::new, |handler| handler.modes),
-        self_us: end.self_cpu_ns as f64 * 1e-3 / end.counts.samples.max(1) as f64,
+        self_us: end.part.self_cpu_ns as f64 * 1e-3 / end.part.counts.samples.max(1) as f64,
         interrupt_ratio: end.decision.as_ref().map_or(0.0, |decision| decision.cost.interrupt_ratio),
     }
 }
@@ -295,15 +295,15 @@ fn remedy(outcome: Outcome) -> Option<&'static str> {
 
 fn notes(end: &Figures) -> Vec<String> {
     let mut notes = end.notes.clone();
-    let by = &end.counts.truncated;
-    let truncated = by.total() as f64 / end.counts.samples.max(1) as f64;
+    let by = &end.part.counts.truncated;
+    let truncated = by.total() as f64 / end.part.counts.samples.max(1) as f64;
     if truncated > TRUNCATED_WORTH_A_NOTE {
         let most = Outcome::TRUNCATED.into_iter().max_by_key(|&outcome| by.count(outcome));
         let told = most.and_then(remedy).map(|remedy| format!("most incomplete stacks {remedy}"));
         notes.extend(told);
     }
-    if end.counts.lost_others > 0 {
-        let count = end.counts.lost_others;
+    if end.part.counts.lost_others > 0 {
+        let count = end.part.counts.lost_others;
         notes.push(format!("{count} records of mappings and new tasks were lost; mappings were read again"));
     }
     notes

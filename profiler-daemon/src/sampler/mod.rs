@@ -6,6 +6,7 @@ pub(crate) mod handler_tracer;
 pub(crate) mod interrupt_probe;
 pub(crate) mod own_time;
 pub(crate) mod perf;
+mod report_sources;
 mod reporters;
 mod rereads;
 mod rings;

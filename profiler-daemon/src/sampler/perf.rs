@@ -29,9 +29,9 @@ use profiler_core::unwind::method::Method;
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::access::{Access, OpenError};
-use super::reporters::Reporters;
+use super::report_sources::{ReportSources, WantedReports};
 use super::rings::Rings;
-use super::shared_reports::{Claim, DrainSummary, Reader, SharedReports};
+use super::shared_reports::{Claim, DrainSummary, SharedReports};
 use super::source::{Nature, Source, StartError};
 use crate::cgroup::Cgroup;
 use crate::sys::limits::OnlineCpu;
@@ -130,10 +130,7 @@ pub(crate) struct PerfSampler {
     access: Access,
     rings: Rings,
     filling: FillRate,
-    reporters: Reporters,
-    /// Where names, forks and exits are reported for all targets at once, if this sampler shares them.
-    shared: Option<SharedReports>,
-    reader: Option<Reader>,
+    reports: ReportSources,
     clocks: Vec<Clock>,
     /// Clocks that are about to replace those above, and run already.
     incoming: Vec<Clock>,
@@ -203,9 +200,7 @@ impl PerfSampler {
             access,
             rings,
             filling: FillRate::default(),
-            reporters: Reporters::default(),
-            shared: None,
-            reader: None,
+            reports: ReportSources::default(),
             clocks: Vec::new(),
             incoming: Vec::new(),
             formats: FxHashMap::default(),
@@ -224,30 +219,10 @@ impl PerfSampler {
         Ok(sampler)
     }
 
-    /// [`Self::report`], but reopens all reporters if CPUs have come or gone: those of a CPU that returned are dead.
-    fn renew_reporters(&mut self, outgoing: &Attachment, online: &[OnlineCpu]) -> io::Result<()> {
-        if online == self.online {
-            return self.report(outgoing);
-        }
-        let old = std::mem::take(&mut self.reporters);
-        let renewed = self.reader.as_ref().map_or(Ok(()), |reader| reader.renew(online));
-        let reported = renewed.and_then(|()| self.report(outgoing));
-        if reported.is_err() {
-            self.reporters = old;
-        }
-        reported
-    }
-
-    /// Opens reporters for what clocks of whole CPUs do not report, also while those of `outgoing` still run.
-    fn report(&mut self, outgoing: &Attachment) -> io::Result<()> {
-        let whole = |attachment: &Attachment| matches!(attachment, Attachment::Cpus);
-        let tasks = whole(outgoing) || whole(&self.attachment);
-        self.reader = match &self.shared {
-            Some(shared) if tasks && self.reader.is_none() => Some(shared.reader()?),
-            _ => self.reader.take().filter(|_| tasks),
-        };
-        let has_own = tasks && self.reader.is_none();
-        self.reporters.adjust(&self.rings, has_own, tasks && self.settings.mappings)
+    /// What clocks of whole CPUs do not report, also while those of `outgoing` still run.
+    fn wanted_reports(&self, outgoing: &Attachment) -> WantedReports {
+        let tasks = [outgoing, &self.attachment].iter().any(|one| matches!(one, Attachment::Cpus));
+        WantedReports { tasks, mappings: tasks && self.settings.mappings }
     }
 
     /// For as long as both ran, only what the outgoing ones have counted counts.
@@ -346,8 +321,7 @@ impl Source for PerfSampler {
     }
 
     fn start(&mut self) -> Result<(), StartError> {
-        let attachment = self.attachment.clone();
-        self.report(&attachment)?;
+        self.reports.adjust(&self.rings, self.wanted_reports(&self.attachment))?;
         let mut clocks = std::mem::take(&mut self.clocks);
         let started = self.run(&mut clocks);
         self.clocks = clocks;
@@ -359,10 +333,7 @@ impl Source for PerfSampler {
         for clock in &mut self.clocks {
             let _ = clock.event.disable(); // what cannot be stopped ends with its descriptor
         }
-        self.reporters = Reporters::default();
-        if let Some(reader) = &self.reader {
-            reader.stop();
-        }
+        self.reports.stop();
     }
 
     fn open_incoming(&mut self, attachment: Attachment, settings: ClockSettings) -> Result<(), OpenError> {
@@ -370,8 +341,13 @@ impl Source for PerfSampler {
         self.rings.replace(&limits::numbers(&online)).map_err(OpenError::Other)?;
         let old = (self.settings, std::mem::replace(&mut self.attachment, attachment));
         self.settings = settings;
-        let opened = self.renew_reporters(&old.1, &online).map_err(OpenError::Other);
-        let opened = opened.and_then(|()| self.open_and_run(&self.attachment.followed()));
+        let wanted = self.wanted_reports(&old.1);
+        let reported = match online == self.online {
+            true => self.reports.adjust(&self.rings, wanted),
+            false => self.reports.renew(&self.rings, wanted, &online),
+        };
+        let opened =
+            reported.map_err(OpenError::Other).and_then(|()| self.open_and_run(&self.attachment.followed()));
         match opened {
             Ok(refused) => {
                 self.attachment.leave_out(&refused);
@@ -419,7 +395,7 @@ impl Source for PerfSampler {
                 Err(_) => Drained::Undecodable,
             });
         };
-        let DrainSummary { lost, owed } = match &self.reader {
+        let DrainSummary { lost, owed } = match self.reports.reader() {
             Some(reader) => reader.drain_with(&mut self.rings, until_ns, take),
             None => {
                 self.rings.drain(until_ns, |_, raw| take(None, raw));
@@ -480,8 +456,8 @@ impl Source for PerfSampler {
             let _ = old.event.disable(); // also stops inherited events
         }
         self.count_closed(&outgoing);
-        let attachment = self.attachment.clone();
-        let _ = self.report(&attachment); // can only close reporters here
+        // This can only close reporters.
+        let _ = self.reports.adjust(&self.rings, self.wanted_reports(&self.attachment));
         self.book.forget(now_ns);
         self.formats.retain(|event, _| self.book.knows(*event));
     }
@@ -513,7 +489,7 @@ impl Source for PerfSampler {
     }
 
     fn share_reports(&mut self, shared: SharedReports) {
-        self.shared = Some(shared);
+        self.reports.share(shared);
     }
 
     fn few_threads(&self) -> bool {

@@ -19,6 +19,8 @@ const NEVER: u64 = u64::MAX;
 /// Which processes have to be read again.
 #[derive(Default)]
 pub(super) struct Rereads {
+    /// Whether no record reports mappings, so that those of sampled processes are read now and then.
+    are_unreported: bool,
     /// Times that records were lost.
     losses: u64,
     /// The value of `losses` when a process' mappings were last read, or [`NEVER`]; a process that isn't listed
@@ -41,9 +43,16 @@ struct Pause {
 }
 
 impl Rereads {
-    /// A record was lost, perhaps of any known process.
+    /// Sets whether records report mappings from now on. If so, those of mappings until now count as lost.
+    pub(super) fn set_reported(&mut self, reported: bool) {
+        self.are_unreported = !reported;
+        self.lost();
+    }
+
+    /// A record was lost or could not be decoded, perhaps a mapping of any known process; without it, every stack through
+    /// its code would be broken from then on. So each process is read when it is sampled next.
     pub(super) fn lost(&mut self) {
-        self.losses += 1;
+        self.losses += u64::from(!self.are_unreported);
     }
 
     /// Marks a process to be read: what is known of it is not enough.
@@ -95,8 +104,12 @@ impl Rereads {
         true
     }
 
-    /// Whether to read a process of whose mappings no record tells: now and then, from its first sample on.
+    /// Whether to read a process that was sampled, since no record reports its mappings: now and then, from its first
+    /// sample on.
     pub(super) fn is_old(&mut self, pid: u32, now_ns: u64) -> bool {
+        if !self.are_unreported {
+            return false;
+        }
         self.begin_interval(now_ns);
         let until_ns = self.believed.entry(pid).or_insert(now_ns + BELIEVED_NS);
         if now_ns < *until_ns || self.left == 0 {
@@ -171,6 +184,7 @@ mod tests {
     #[test]
     fn what_no_record_tells_of_is_read_every_ten_seconds() {
         let mut rereads = Rereads::default();
+        rereads.set_reported(false);
         let read = (0..60_000).filter(|ms| rereads.is_old(7, ms * 1_000_000)).count();
         assert_eq!(read, 5, "not at the first sample: it was read then");
         rereads.forget(7);

@@ -3,7 +3,9 @@
 
 mod charged;
 mod clocks;
+mod code;
 mod counts;
+mod cpu;
 mod cut;
 mod deeper;
 mod ended;
@@ -13,37 +15,37 @@ mod maps;
 mod members;
 mod owners;
 mod readings;
+mod stack_counts;
 mod stacks;
 
-use std::hash::{BuildHasher, Hash};
+use std::hash::Hash;
 
-use profiler_core::aggregate::{Aggregator, Chain};
+use profiler_core::aggregate::Chain;
 use profiler_core::handler_trace::HandledSample;
 use profiler_core::process::ProcessTable;
-use profiler_core::rate::{ThreadVisits, TopShares};
+use profiler_core::rate::TopShares;
 use profiler_core::record::{RawSample, Record, Task};
-use profiler_core::stack::{Frame, ObjectId};
+use profiler_core::stack::Frame;
 use profiler_core::stats;
 use profiler_core::unwind::method::MethodChoice;
-use rustc_hash::{FxBuildHasher, FxHashMap};
 
 use self::charged::{Charged, Clock};
-use self::clocks::ClockedCpu;
+use self::code::TargetCode;
 pub(crate) use self::counts::Counts;
+use self::cpu::SessionCpu;
 pub(crate) use self::cut::Collected;
 use self::lost::Losses;
 use self::members::Members;
 use self::owners::Sampled;
 pub(crate) use self::owners::{Owner, Owners, Share};
 use self::readings::Readings;
+use self::stack_counts::StackCounts;
 use self::stacks::{Chains, StackRead, StackReader};
 use super::handler_time::RecentSamples;
 use super::own_time::OwnTime;
 use super::perf::Drained;
 use super::rereads::Rereads;
-use super::target_cpu::TargetCpu;
-use crate::jit::JitStore;
-use crate::objects::{ObjectStore, Symbols};
+use crate::objects::Symbols;
 use crate::sys::clock;
 
 /// Births and execs of the target's processes, from records.
@@ -78,34 +80,23 @@ const MOST_PROCESS_EVENTS: usize = 1 << 14;
 /// Everything known about the target.
 pub(crate) struct Session {
     pub(crate) processes: ProcessTable,
-    pub(crate) objects: ObjectStore,
-    jit: JitStore,
-    pub(crate) cpu: TargetCpu,
+    pub(crate) code: TargetCode,
+    rereads: Rereads,
+    pub(crate) cpu: SessionCpu,
     pub(crate) counts: Counts,
     pub(crate) recent: RecentSamples,
     losses: Losses,
     charged: Charged,
-    visits: ThreadVisits,
     /// Births and execs, if the owner of the session wants them.
     pub(crate) process_events: Option<ProcessEvents>,
     /// What of this process' CPU time is overhead.
     pub(crate) own_time: OwnTime,
     members: Members,
-    /// Whether records report mappings; if not, those of sampled processes are read.
-    mappings_reported: bool,
-    /// The counts of a session with one target.
-    aggregator: Aggregator,
-    /// The counts by target, if this session samples many.
-    pub(crate) owners: Option<Owners>,
-    /// The target's CPU time, if it is one among many with events of their own.
-    clocked_cpu: Option<ClockedCpu>,
     pub(crate) stacks: StackReader,
+    /// Where stacks are counted.
+    pub(crate) counted: StackCounts,
     readings: Readings,
     times: Times,
-    /// Weights of objects up to the last cut, decayed.
-    past_weights: FxHashMap<ObjectId, f64>,
-    rereads: Rereads,
-    rebalance_at_ns: u64,
 }
 
 /// Times of a session (ns of the monotonic clock); `u64::MAX` until known.
@@ -125,22 +116,18 @@ impl Session {
     pub(crate) fn new(choice: MethodChoice, symbols: &Symbols) -> Self {
         Self {
             processes: ProcessTable::default(),
-            objects: ObjectStore::new(symbols),
-            jit: JitStore::default(),
-            cpu: TargetCpu::default(),
+            code: TargetCode::new(symbols),
+            rereads: Rereads::default(),
+            cpu: SessionCpu::default(),
             counts: Counts::default(),
             recent: RecentSamples::default(),
             losses: Losses::default(),
             charged: Charged::default(),
-            visits: ThreadVisits::default(),
             process_events: None,
             own_time: OwnTime::default(),
             members: Members::default(),
-            mappings_reported: true,
-            aggregator: Aggregator::default(),
-            owners: None,
-            clocked_cpu: None,
             stacks: StackReader::new(choice),
+            counted: StackCounts::default(),
             readings: Readings::default(),
             times: Times {
                 start_ns: u64::MAX,
@@ -148,25 +135,22 @@ impl Session {
                 range_start_ns: u64::MAX,
                 window_end_ns: u64::MAX,
             },
-            past_weights: FxHashMap::default(),
-            rereads: Rereads::default(),
-            rebalance_at_ns: 0,
         }
     }
 
     /// Reads new names of generated code, before the samples that hit that code.
     pub(crate) fn refresh_code(&mut self) {
-        self.jit.refresh(&self.objects.roots);
+        self.code.jit.refresh(&self.code.objects.roots);
     }
 
     /// Sampling begins now: what was used before does not count.
     pub(crate) fn begin(&mut self) {
-        self.objects.read_tables(); // of a big program, they would use up the budget of its first second
+        self.code.objects.read_tables(); // of a big program, they would use up the budget of its first second
         self.times.start_ns = clock::monotonic_ns();
         self.times.range_start_ns = self.times.start_ns;
         self.times.window_end_ns = self.times.start_ns + stats::window_ns(0);
         (self.counts, self.losses) = (Counts::default(), Losses::since(self.times.start_ns));
-        let target_cpu_ns = self.cpu.read().0;
+        let target_cpu_ns = self.cpu.scheduled.read().0;
         let target_cpu_ns = self.cpu_among_many(target_cpu_ns);
         self.readings.last = self.now(target_cpu_ns);
         if self.own_time.counts_from_the_start() {
@@ -200,26 +184,26 @@ impl Session {
         match drained {
             Drained::Undecodable => {
                 self.counts.undecodable += 1;
-                self.records_lost();
+                self.rereads.lost();
             }
             Drained::LostReports(count) => {
                 self.counts.lost_others += count.min(MOST_AT_ONCE);
-                self.records_lost();
+                self.rereads.lost();
             }
             Drained::Report(record, claim) => {
-                let non_targets = self.counts.foreign_side_records;
+                let non_targets = self.counts.side_records.foreign;
                 self.handle(Drained::Record(record, 0));
-                if self.counts.foreign_side_records == non_targets {
+                if self.counts.side_records.foreign == non_targets {
                     claim.mark_claimed();
                 }
-                self.counts.foreign_side_records = non_targets; // charged once the owner is known
+                self.counts.side_records.foreign = non_targets; // charged once the owner is known
             }
-            Drained::Owed(count) => self.counts.foreign_side_records += count.min(MOST_AT_ONCE),
+            Drained::Owed(count) => self.counts.side_records.foreign += count.min(MOST_AT_ONCE),
             Drained::Double => self.counts.doubled += 1,
             Drained::Record(Record::Sample(sample), weight_ns) => self.sample(&sample, weight_ns),
             Drained::Record(Record::Mmap(mapped), _) => {
                 self.count_side_record(mapped.pid);
-                self.counts.mappings += 1;
+                self.counts.side_records.mappings += 1;
                 self.mapping_reported(&mapped);
                 self.stacks.unwinder.note_change();
             }
@@ -227,7 +211,7 @@ impl Session {
             Drained::Record(Record::Fork(task), _) => self.forked(task),
             Drained::Record(Record::Lost { count }, _) => {
                 self.counts.lost += count.min(MOST_AT_ONCE);
-                self.records_lost();
+                self.rereads.lost();
             }
             Drained::Record(Record::Throttle, _) => self.counts.throttled += 1,
             Drained::Record(Record::Exit(task), _) => self.ended(task),
@@ -238,12 +222,14 @@ impl Session {
     fn renamed(&mut self, pid: u32, tid: u32, name: &str, exec: bool) {
         self.count_side_record(pid);
         if exec {
-            self.counts.execs += 1;
+            self.counts.side_records.execs += 1;
             self.members.awaited = self.members.awaited.filter(|awaited| *awaited != pid);
             self.program_ended(pid);
         }
         self.processes.renamed(pid, tid, name, exec);
-        if let Some(owners) = self.owners.as_mut().filter(|_| exec && !self.members.excluded.contains(&pid)) {
+        if let Some(owners) =
+            self.counted.owners.as_mut().filter(|_| exec && !self.members.excluded.contains(&pid))
+        {
             owners.executes(pid);
         }
         if self.members.meets_unknown && pid == tid && !self.processes.contains(pid) {
@@ -269,14 +255,13 @@ impl Session {
         // The child of a non-target process may still be the target's, if a scan found it.
         let is_ours = [task.pid, task.parent_pid].iter().all(|pid| self.processes.contains(*pid));
         match is_ours {
-            true => self.counts.forks += 1,
-            false => self.counts.foreign_side_records += 1,
+            true => self.counts.side_records.forks += 1,
+            false => self.counts.side_records.foreign += 1,
         }
-        if let Some(owners) = self.owners.as_mut().filter(|_| is_process) {
+        if let Some(owners) = self.counted.owners.as_mut().filter(|_| is_process) {
             owners.forked(task.pid, task.parent_pid);
         }
         if is_process && is_ours {
-            self.clocked_cpu.iter_mut().for_each(|cpu| cpu.born(task.pid));
             self.cpu.forked(task.pid, task.parent_pid);
             self.rereads.inherited(task.pid, task.parent_pid);
             self.process_events.iter_mut().for_each(|events| events.born(task));
@@ -288,16 +273,16 @@ impl Session {
 
     fn ended(&mut self, task: Task) {
         if self.processes.contains(task.pid) {
-            self.counts.ends += 1;
+            self.counts.side_records.ends += 1;
             self.stacks.earlier.forget_thread(task.tid);
-            self.visits.ended(task.tid);
+            self.counted.visits.ended(task.tid);
             self.readings.exits.note(task);
             return;
         }
-        self.counts.foreign_side_records += 1;
+        self.counts.side_records.foreign += 1;
         if task.pid == task.tid {
             self.members.names.forget(task.pid);
-            self.owners.iter_mut().for_each(|owners| owners.ended(task.pid, None));
+            self.counted.owners.iter_mut().for_each(|owners| owners.ended(task.pid, None));
         }
     }
 
@@ -305,14 +290,14 @@ impl Session {
         if let (Some(parent), Some(child)) =
             (self.processes.get(task.parent_pid), self.processes.get(task.pid))
         {
-            self.jit.forked(parent.index, child.index);
+            self.code.jit.forked(parent.index, child.index);
         }
     }
 
     fn count_side_record(&mut self, pid: u32) {
         match self.processes.contains(pid) {
-            true => self.counts.side_records += 1,
-            false => self.counts.foreign_side_records += 1,
+            true => self.counts.side_records.own += 1,
+            false => self.counts.side_records.foreign += 1,
         }
     }
 
@@ -327,20 +312,21 @@ impl Session {
         self.end_windows_until(sample.time_ns);
         let stack_bytes = sample.stack.map_or(0, |stack| stack.len()) as u64;
         self.counts.stack_bytes += stack_bytes;
-        let is_unassigned = self.owners.as_ref().is_some_and(|owners| owners.is_unassigned(sample.pid));
+        let is_unassigned =
+            self.counted.owners.as_ref().is_some_and(|owners| owners.is_unassigned(sample.pid));
         let is_unknown = !self.processes.contains(sample.pid) && !self.members.excluded.contains(&sample.pid);
         if self.members.meets_unknown && is_unknown && !is_unassigned {
             self.meet_by_sample(sample.pid);
         }
         self.losses.took(weight_ns);
         let clock = Clock::of(sample.stream_id, sample.tid);
-        if let Some(owners) = self.owners.as_mut().filter(|_| self.processes.contains(sample.pid)) {
+        if let Some(owners) = self.counted.owners.as_mut().filter(|_| self.processes.contains(sample.pid)) {
             owners.met(sample.pid, None);
         }
         let is_awaited = self.members.awaited == Some(sample.pid);
         if !self.processes.contains(sample.pid) || is_awaited && !has_kernel_frames(sample) {
             self.charged.hit_non_target(clock, stack_bytes);
-            match &self.owners {
+            match &self.counted.owners {
                 // A shared sampler keeps its rate whichever process runs, except for those sampled elsewhere.
                 Some(_) if !self.members.excluded.contains(&sample.pid) => self.counts.samples += 1,
                 _ => self.counts.foreign += 1,
@@ -360,18 +346,13 @@ impl Session {
             self.stacks.read(sample, process, !is_awaited);
         self.counts.completed += u64::from(is_completed);
         let Chains { kernel, user, .. } = self.stacks.chains();
-        self.jit.sampled(process.index, sample.pid, &self.objects.roots);
-        self.jit.translate(process.index, sample.time_ns, &process.space, user);
+        self.code.jit.sampled(process.index, sample.pid, &self.code.objects.roots);
+        self.code.jit.translate(process.index, sample.time_ns, &process.space, user);
         let chain = Chain { kernel, user, outcome };
         let done_ns = self.charged.done_ns(clock, weight_ns, frames, stack_bytes);
         let sampled = Sampled { pid: sample.pid, weight_ns, done_ns, frames, stack_bytes, is_completed };
-        let counted = match &mut self.owners {
-            Some(owners) => owners.add(process, chain, sampled),
-            None => Some(self.aggregator.add(process, chain, done_ns)),
-        };
-        let Some((outcome, function)) = counted else { return }; // the process belongs to no target
-        self.clocked_cpu.iter_mut().for_each(|cpu| cpu.sampled(sample.pid, weight_ns));
-        self.visits.sampled(sample.tid, key(function), weight_ns);
+        let Some(outcome) = self.counted.add(process, sample.tid, chain, sampled) else { return };
+        self.cpu.sampled(sample.pid, weight_ns);
         self.counts.truncated.add(outcome, 1);
         if returns_outside_code {
             self.look_for_callers(sample);
@@ -380,11 +361,7 @@ impl Session {
 
     /// Samples by innermost function since the last call, and how often consecutive ones changed function.
     pub(crate) fn take_shares(&mut self) -> TopShares {
-        let counts = match &mut self.owners {
-            Some(owners) => owners.take_function_counts().into_iter().map(|(of, n)| (key(of), n)).collect(),
-            None => self.aggregator.take_function_counts().into_iter().map(|(of, n)| (key(of), n)).collect(),
-        };
-        TopShares { counts, neighbours: self.visits.take() }
+        self.counted.take_shares()
     }
 
     /// What each function had in each window so far; see [`Aggregator::function_parts`].
@@ -392,18 +369,13 @@ impl Session {
         &self,
         name: impl Fn(Frame) -> N,
     ) -> (Vec<stats::Window>, Vec<Vec<stats::Part>>) {
-        self.aggregator.function_parts(name)
+        self.counted.aggregator.function_parts(name)
     }
 
     /// What a sample costs the target from now on: without its stack, for a frame and for a byte of it (ns).
     pub(crate) fn set_prices(&mut self, prices_ns: [f64; 3]) {
         self.charged.set_prices(prices_ns);
     }
-}
-
-/// A stable key for a function.
-fn key(function: impl Hash) -> u64 {
-    FxBuildHasher.hash_one(function)
 }
 
 fn has_kernel_frames(sample: &RawSample<'_>) -> bool {

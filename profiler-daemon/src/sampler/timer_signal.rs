@@ -16,6 +16,7 @@
 mod descendants;
 mod injected_agent;
 mod new_thread;
+mod shared_memory;
 mod slots;
 mod unannounced;
 
@@ -34,6 +35,7 @@ use agent_memory::{Begun, Found, Memory, SLOTS, SampleHead, Settings, decode, ri
 use self::descendants::DescendantCheck;
 pub(crate) use self::injected_agent::Host;
 use self::injected_agent::InjectedAgent;
+use self::shared_memory::{SharedMemory, begin_memory};
 use self::slots::{SlotOwner, Slots};
 use self::unannounced::UnannouncedThreads;
 use super::access::OpenError;
@@ -56,29 +58,14 @@ const MOST_TIMES: usize = 256;
 /// Timers in the threads of a command and of what it starts.
 pub(crate) struct TimerSampler {
     nature: Nature,
-    memory: Arc<AgentMemory>,
+    shared: SharedMemory,
     slots: Slots,
     unannounced: UnannouncedThreads,
     descendants: DescendantCheck,
     settings: ClockSettings,
-    /// Rings with reserved memory, and whether memory for more was refused.
-    reserved: usize,
-    is_short: bool,
-    /// The settings in the agents' memory, as long as no other process overwrites them.
-    published: Settings,
-    /// How often they were overwritten.
-    overwritten: u64,
-    /// The longest time without a sign of life for the agents (ns).
-    longest_silence_ns: u64,
     is_stopped: bool,
     dither: Dither,
-    /// Processes of the target that have announced themselves.
-    known: FxHashSet<u32>,
-    /// The process that everything else descends from.
-    root: u32,
-    times: Vec<HandlerTime>,
-    /// What a sample costs outside of its handler, if that can be derived from each.
-    at_tick: Option<AtTick>,
+    target: Target,
     buffers: Buffers,
     /// The agent that is loaded into a running process.
     agent: Option<InjectedAgent>,
@@ -94,8 +81,7 @@ struct Buffers {
 impl TimerSampler {
     /// Memory for agents; nothing samples yet.
     pub(crate) fn new(settings: ClockSettings, dither: Dither, seed: u64) -> io::Result<Self> {
-        let memory = Arc::new(AgentMemory::new()?);
-        let published = Settings {
+        let shared = SharedMemory::new(Settings {
             period_ns: settings.period_ns,
             stack_bytes: u64::from(settings.copied_bytes()),
             seed,
@@ -103,27 +89,17 @@ impl TimerSampler {
             may_copy: self_copy::is_permitted(),
             now_ns: clock::monotonic_ns(),
             ..Settings::default()
-        };
-        Memory::prepare(memory.words(), &published)
-            .ok_or_else(|| io::Error::other("the memory is too small"))?;
+        })?;
         Ok(Self {
             nature: Self::nature(),
-            memory,
+            shared,
             slots: Slots::default(),
             unannounced: UnannouncedThreads::default(),
-            reserved: 0,
-            is_short: false,
             descendants: DescendantCheck::default(),
             settings,
-            published,
-            overwritten: 0,
-            longest_silence_ns: 0,
             is_stopped: false,
             dither,
-            known: FxHashSet::default(),
-            root: 0,
-            times: Vec::new(),
-            at_tick: None,
+            target: Target::default(),
             buffers: Buffers::default(),
             agent: None,
         })
@@ -132,10 +108,10 @@ impl TimerSampler {
     /// [`Self::new`] for a process that already runs, into which the agent is loaded at the start.
     pub(crate) fn within(host: Host, settings: ClockSettings, dither: Dither, seed: u64) -> io::Result<Self> {
         let mut sampler = Self::new(settings, dither, seed)?;
-        sampler.agent = Some(InjectedAgent::new(host, sampler.published.identity));
+        sampler.agent = Some(InjectedAgent::new(host, sampler.shared.settings().identity));
         // Nothing is loaded before the C library there, so a filter that ends a process for copying memory could not be
         // detected.
-        sampler.published.may_copy = false;
+        sampler.shared.publish(|settings| settings.may_copy = false);
         Ok(sampler)
     }
 
@@ -153,31 +129,13 @@ impl TimerSampler {
 
     /// The name by which agents find the memory.
     pub(crate) fn place(&self) -> String {
-        self.memory.path()
-    }
-
-    fn shared(&self) -> Option<Memory<'_>> {
-        Memory::of_own(self.memory.words())
-    }
-
-    /// Reserves memory for threads that may start.
-    fn reserve(&mut self) {
-        let wanted = rings_for(self.slots.taken()).max(self.slots.highest_taken() + 1);
-        if wanted > self.reserved && !self.is_short {
-            self.is_short = self.memory.reserve(words_for(wanted)).is_err();
-            self.reserved = wanted;
-        }
-    }
-
-    fn publish(&self) {
-        let _ = Memory::prepare(self.memory.words(), &self.published); // the size was sufficient before
+        self.shared.memory.path()
     }
 
     /// How much of the stack is copied from now on.
     fn set_copy(&mut self, settings: ClockSettings) {
         self.settings = settings;
-        self.published.stack_bytes = u64::from(settings.copied_bytes());
-        self.publish();
+        self.shared.publish(|published| published.stack_bytes = u64::from(settings.copied_bytes()));
     }
 
     /// CPU time of threads that were sampled late or never, in words.
@@ -200,24 +158,24 @@ impl Source for TimerSampler {
     }
 
     fn follow(&mut self, pid: u32) {
-        self.root = pid;
-        self.known.insert(pid);
+        self.target.root = pid;
+        self.target.known.insert(pid);
         self.descendants.begin(pid);
     }
 
     fn begin_with(&mut self, settings: ClockSettings, costs: &CostModel) {
         self.set_copy(settings);
         self.set_period(settings.period_ns);
-        self.at_tick = costs.at_tick;
+        self.target.at_tick = costs.at_tick;
     }
 
     fn start(&mut self) -> Result<(), StartError> {
         let rings = rings_for(self.agent.as_ref().map_or(0, InjectedAgent::thread_count));
         if let Some(mut agent) = self.agent.take() {
-            let published = self.published;
+            let settings = *self.shared.settings();
             let prepare = |memory: &Arc<AgentMemory>| {
                 memory.reserve(words_for(rings))?;
-                begin_memory(memory, published);
+                begin_memory(memory, settings);
                 // Without signs of life, threads that begin meanwhile would start with a long first period.
                 let memory = Arc::clone(memory);
                 let beat = move || {
@@ -227,9 +185,8 @@ impl Source for TimerSampler {
                 };
                 Ok(Box::new(beat) as Meanwhile)
             };
-            self.memory = agent.attach(prepare).map_err(StartError::Refused)?;
-            self.published.now_ns = clock::monotonic_ns(); // no agent has waited for a sign of life until now
-            if let Some(memory) = Memory::of_own(self.memory.words()) {
+            self.shared.replace(agent.attach(prepare).map_err(StartError::Refused)?, rings);
+            if let Some(memory) = self.shared.view() {
                 self.slots.look(&memory); // these threads are known without announcements
                 if memory.left_out() == 0 && memory.refused() == 0 {
                     agent.found(self.slots.owners().map(|owner| owner.tid));
@@ -237,13 +194,12 @@ impl Source for TimerSampler {
             }
             self.agent = Some(agent);
         } else {
-            self.memory.reserve(words_for(rings)).map_err(|error| {
+            self.shared.reserve(rings).map_err(|error| {
                 StartError::Refused(Refused::Failed(format!(
                     "cannot be given memory for the samples ({error}); free some, and try again"
                 )))
             })?;
         }
-        self.reserved = rings;
         self.beat();
         Ok(())
     }
@@ -258,22 +214,14 @@ impl Source for TimerSampler {
         self.slots.taken()
     }
 
-    /// Without it, agents sample less and stop. Restores settings that were overwritten.
     fn beat(&mut self) {
-        let now_ns = clock::monotonic_ns();
-        let silence_ns = now_ns.saturating_sub(self.published.now_ns);
-        let is_intact =
-            self.is_stopped || self.shared().is_some_and(|memory| memory.has_settings(&self.published));
-        self.longest_silence_ns = self.longest_silence_ns.max(silence_ns);
-        self.overwritten += u64::from(!is_intact);
-        self.published.now_ns = now_ns;
-        self.publish();
+        self.shared.beat(self.is_stopped);
     }
 
     /// Each thread stops at its next expiry. An injected agent is removed.
     fn stop(&mut self) {
         self.is_stopped = true;
-        if let Some(memory) = self.shared() {
+        if let Some(memory) = self.shared.view() {
             memory.stop();
         }
         if let Some(agent) = &mut self.agent {
@@ -283,8 +231,7 @@ impl Source for TimerSampler {
 
     fn set_period(&mut self, period_ns: u64) {
         self.settings.period_ns = period_ns;
-        self.published.period_ns = period_ns;
-        self.publish();
+        self.shared.publish(|settings| settings.period_ns = period_ns);
     }
 
     fn draw_step_ns(&mut self) -> u64 {
@@ -292,7 +239,7 @@ impl Source for TimerSampler {
     }
 
     fn take_handler_times(&mut self) -> Vec<HandlerTime> {
-        std::mem::take(&mut self.times)
+        std::mem::take(&mut self.target.times)
     }
 
     fn cpus(&self) -> usize {
@@ -300,7 +247,7 @@ impl Source for TimerSampler {
     }
 
     fn shortfalls(&self) -> Vec<String> {
-        let Some(memory) = self.shared() else { return Vec::new() };
+        let Some(memory) = self.shared.view() else { return Vec::new() };
         let mut lines = self.agent.as_ref().map(InjectedAgent::shortfalls).unwrap_or_default();
         if self.agent.is_none() && !self.slots.ever_taken() {
             let why = "the program, or its environment, prevents preloading";
@@ -323,27 +270,12 @@ impl Source for TimerSampler {
                 "{unannounced} threads were not sampled: they were created without the C library (by `clone`)"
             ));
         }
-        if self.overwritten > 0 {
-            let times = self.overwritten;
-            lines.push(format!(
-                "the memory shared with the library was overwritten {times} times: the profile may be wrong"
-            ));
-        }
-        if self.is_short {
-            lines.push("there was no memory left to keep ready for the samples of more threads".to_owned());
-        }
-        if self.longest_silence_ns > self.published.patience_ns {
-            let silence_s = self.longest_silence_ns / 1_000_000_000;
-            lines.push(format!(
-                "the profiler did not run for {silence_s} s: threads that were busy meanwhile were no \
-                 longer sampled"
-            ));
-        }
+        lines.extend(self.shared.shortfalls());
         lines
     }
 
     fn has_records(&self) -> bool {
-        self.shared().is_some_and(|memory| self.slots.have_records(&memory))
+        self.shared.view().is_some_and(|memory| self.slots.have_records(&memory))
     }
 
     fn time_to_fill_ns(&self) -> u64 {
@@ -354,8 +286,8 @@ impl Source for TimerSampler {
 
     fn drain(&mut self, until_ns: u64, handle: &mut dyn FnMut(Drained<'_>)) {
         self.beat();
-        let now_ns = self.published.now_ns;
-        let Some(memory) = Memory::of_own(self.memory.words()) else { return };
+        let now_ns = self.shared.settings().now_ns;
+        let Some(memory) = self.shared.view() else { return };
         for taken in self.slots.look(&memory) {
             let is_first = taken.pid == taken.tid;
             if is_first && self.agent.is_none() {
@@ -373,10 +305,8 @@ impl Source for TimerSampler {
                 memory.shut();
             }
         }
-        let (times, at_tick) = (&mut self.times, self.at_tick);
-        let mut target = Target { known: &mut self.known, root: self.root, times, at_tick };
         let Buffers { words, bytes } = &mut self.buffers;
-        let descendants = &mut self.descendants;
+        let (descendants, target) = (&mut self.descendants, &mut self.target);
         self.slots.drain(&memory, (until_ns, now_ns), words, |thread, words| {
             match descendants.is_excluded(thread.pid) {
                 true => descendants.count_excluded(thread.pid),
@@ -398,18 +328,14 @@ impl Source for TimerSampler {
         for ended in ended.into_iter().filter(|ended| !self.descendants.is_excluded(ended.pid)) {
             handle(Drained::Record(Record::Exit(ended.of_own_process()), 0));
         }
-        self.reserve();
+        // For threads that may start.
+        self.shared.reserve_more(rings_for(self.slots.taken()).max(self.slots.highest_taken() + 1));
     }
 }
 
 /// Rings to keep ready for this many threads: half as many more, and a few.
 fn rings_for(threads: usize) -> usize {
     (threads + (threads / 2).max(FEW)).min(SLOTS)
-}
-
-/// Initialises empty memory for the agent, with the present time: without a recent sign of life, agents sample less.
-fn begin_memory(memory: &AgentMemory, published: Settings) {
-    let _ = Memory::prepare(memory.words(), &Settings { now_ns: clock::monotonic_ns(), ..published }); // the size fits
 }
 
 /// Whatever ends a run early: an agent is not left at work.
@@ -422,14 +348,18 @@ impl Drop for TimerSampler {
 }
 
 /// What is needed to interpret records.
-struct Target<'a> {
-    known: &'a mut FxHashSet<u32>,
+#[derive(Default)]
+struct Target {
+    /// Processes of the target that have announced themselves.
+    known: FxHashSet<u32>,
+    /// The process that everything else descends from.
     root: u32,
-    times: &'a mut Vec<HandlerTime>,
+    times: Vec<HandlerTime>,
+    /// What a sample costs outside of its handler, if that can be derived from each.
     at_tick: Option<AtTick>,
 }
 
-impl Target<'_> {
+impl Target {
     fn decode(
         &mut self,
         thread: SlotOwner,

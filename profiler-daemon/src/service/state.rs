@@ -58,7 +58,24 @@ pub(crate) struct TargetStatus {
     pub(crate) ends_in_s: Option<f64>,
     /// Processes that belong to it.
     pub(crate) processes: usize,
-    /// How events are attached; none while it is not sampled, and the same for all that follows.
+    /// How it is sampled at present.
+    #[serde(flatten)]
+    pub(crate) sampling: SamplingStatus,
+    /// Its number of replicas; none without a fleet in the settings.
+    pub(crate) fleet: Option<Membership>,
+    /// Share of its CPU time that everything spent on it may take, as the host's budget leaves it.
+    pub(crate) budget_ratio: f64,
+    /// Its own budget: bound on the slowdown.
+    pub(crate) own_budget_ratio: f64,
+    /// What was counted of it since the daemon began.
+    #[serde(flatten)]
+    pub(crate) totals: TargetTotals,
+}
+
+/// How a target is sampled, and what that costs; all are none while it is not sampled.
+#[derive(Clone, Debug, Default, Serialize)]
+pub(crate) struct SamplingStatus {
+    /// How events are attached.
     pub(crate) attach_mode: Option<AttachMode>,
     /// How stacks are unwound.
     pub(crate) unwind: Option<Method>,
@@ -83,12 +100,11 @@ pub(crate) struct TargetStatus {
     /// CPU time that the profiler spent on it in the last ten seconds, samples of other processes included and set-up not
     /// (share of one CPU).
     pub(crate) own_cpu_ratio: Option<f64>,
-    /// Its number of replicas; none without a fleet in the settings.
-    pub(crate) fleet: Option<Membership>,
-    /// Share of its CPU time that everything spent on it may take, as the host's budget leaves it.
-    pub(crate) budget_ratio: f64,
-    /// Its own budget: bound on the slowdown.
-    pub(crate) own_budget_ratio: f64,
+}
+
+/// Counters of a target since the daemon began.
+#[derive(Clone, Copy, Debug, Default, Serialize)]
+pub(crate) struct TargetTotals {
     /// CPU time that it used while it was watched (s).
     pub(crate) cpu_s: f64,
     /// What was spent on it (s of CPU time), in itself and elsewhere.

@@ -120,7 +120,7 @@ fn few_windows_that_wait_are_not_merged() {
 fn many_are_merged_with_their_like_and_sent_as_that() {
     let folder = TempDir::new().unwrap();
     let mut first = exporting(folder.path(), 12);
-    first.most_unmerged = 3;
+    first.merges.most_unmerged = 3;
     for _ in 0..2 {
         send(&first, "a", SendOutcome::Sent(1)).unwrap();
     }
@@ -144,7 +144,7 @@ fn no_file_waits_in_part() {
     let folder = TempDir::new().unwrap();
     let mut store = store(folder.path());
     store.export(&now(MIDNIGHT), &exports(&["a", "b"]));
-    store.most_unmerged = 0;
+    store.merges.most_unmerged = 0;
     for minute in 0..30 {
         keep(&mut store, "web", MIDNIGHT + minute * MINUTE, 1).unwrap();
     }

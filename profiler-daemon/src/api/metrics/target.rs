@@ -9,23 +9,27 @@ use crate::service::state::{Origin, TargetState, TargetStatus};
 const FIGURES: &[Figure<TargetStatus>] = &[
     gauge("target_ends_in_seconds", "Time until the target ends.", |t| t.ends_in_s),
     gauge("target_processes", "Processes of the target.", |t| Some(t.processes as f64)),
-    gauge("target_rate_hertz", "Samples per CPU-second.", |t| t.rate_hz),
-    gauge("target_optimum_rate_hertz", "The rate that would minimise its error.", |t| t.optimum_rate_hz),
-    gauge("target_sample_cost_seconds", "Cost of a sample to the target.", |t| t.overhead_us.map(seconds)),
+    gauge("target_rate_hertz", "Samples per CPU-second.", |t| t.sampling.rate_hz),
+    gauge("target_optimum_rate_hertz", "The rate that would minimise its error.", |t| {
+        t.sampling.optimum_rate_hz
+    }),
+    gauge("target_sample_cost_seconds", "Cost of a sample to the target.", |t| {
+        t.sampling.overhead_us.map(seconds)
+    }),
     gauge("target_sample_cost_error_seconds", "Standard error of the cost of a sample.", |t| {
-        t.overhead_se_us.map(seconds)
+        t.sampling.overhead_se_us.map(seconds)
     }),
     gauge("target_overhead_last_1s_ratio", "Share of its CPU time spent on it in the last second.", |t| {
-        t.overhead_last_1s_ratio
+        t.sampling.overhead_last_1s_ratio
     }),
     gauge("target_overhead_worst_1s_ratio", "The largest such share of any second.", |t| {
-        t.overhead_worst_1s_ratio
+        t.sampling.overhead_worst_1s_ratio
     }),
     gauge("target_slowdown_ratio", "Share of its CPU time taken from it in the last ten seconds.", |t| {
-        t.slowdown_ratio
+        t.sampling.slowdown_ratio
     }),
     gauge("target_slowdown_worst_10s_ratio", "The largest such share of any ten seconds.", |t| {
-        t.slowdown_worst_10s_ratio
+        t.sampling.slowdown_worst_10s_ratio
     }),
     gauge("target_own_budget_ratio", "Bound on its slowdown, as a share of its CPU time.", |t| {
         Some(t.own_budget_ratio)
@@ -33,7 +37,7 @@ const FIGURES: &[Figure<TargetStatus>] = &[
     gauge(
         "target_own_cpu_ratio",
         "Share of one CPU that the profiler used for it in the last ten seconds.",
-        |t| t.own_cpu_ratio,
+        |t| t.sampling.own_cpu_ratio,
     ),
     gauge(
         "target_budget_ratio",
@@ -46,15 +50,15 @@ const FIGURES: &[Figure<TargetStatus>] = &[
     gauge("fleet_alone", "Whether its number of replicas is unknown, so that it counts as one.", |t| {
         t.fleet.as_ref().map(|fleet| f64::from(u8::from(fleet.source == ReplicaSource::None)))
     }),
-    counter("target_cpu_seconds", "CPU time of the target while it was profiled.", |t| Some(t.cpu_s)),
-    counter("target_overhead_cpu_seconds", "CPU time spent on profiling it.", |t| Some(t.overhead_s)),
-    counter("target_samples", "Samples that were taken.", |t| Some(t.samples as f64)),
-    counter("target_samples_lost", "Records that the kernel dropped.", |t| Some(t.lost as f64)),
-    counter("target_samples_truncated", "Samples without outer frames.", |t| Some(t.truncated as f64)),
+    counter("target_cpu_seconds", "CPU time of the target while it was profiled.", |t| Some(t.totals.cpu_s)),
+    counter("target_overhead_cpu_seconds", "CPU time spent on profiling it.", |t| Some(t.totals.overhead_s)),
+    counter("target_samples", "Samples that were taken.", |t| Some(t.totals.samples as f64)),
+    counter("target_samples_lost", "Records that the kernel dropped.", |t| Some(t.totals.lost as f64)),
+    counter("target_samples_truncated", "Samples without outer frames.", |t| Some(t.totals.truncated as f64)),
     counter("target_samples_unnamed", "Samples whose innermost function has no name.", |t| {
-        Some(t.unnamed as f64)
+        Some(t.totals.unnamed as f64)
     }),
-    counter("target_windows", "Windows that were handed to the store.", |t| Some(t.windows as f64)),
+    counter("target_windows", "Windows that were handed to the store.", |t| Some(t.totals.windows as f64)),
 ];
 
 fn seconds(us: f64) -> f64 {
@@ -76,8 +80,8 @@ fn info(target: &TargetStatus) -> Labels<'static> {
         Origin::Settings => "settings",
         Origin::Request => "request",
     };
-    let attach_mode = target.attach_mode.map_or("", |mode| mode.as_str());
-    let unwind = target.unwind.map_or("", |method| method.as_str());
+    let attach_mode = target.sampling.attach_mode.map_or("", |mode| mode.as_str());
+    let unwind = target.sampling.unwind.map_or("", |method| method.as_str());
     vec![
         ("target", target.name.clone()),
         ("state", state(target.state).to_owned()),
@@ -103,7 +107,7 @@ fn label_names<'k>(keys: impl Iterator<Item = &'k String>) -> Vec<String> {
 
 /// What the overhead is made of.
 fn parts(target: &TargetStatus) -> Vec<(Labels<'static>, f64)> {
-    let Some(parts) = &target.overhead_parts else { return Vec::new() };
+    let Some(parts) = &target.sampling.overhead_parts else { return Vec::new() };
     let parts = [
         ("base", parts.base_ratio),
         ("frames", parts.frames_ratio),
@@ -139,7 +143,7 @@ pub(super) fn encode(targets: &[TargetStatus], out: &mut Out<'_>) -> fmt::Result
     let help = "Share of its CPU time that each part of the overhead took since it was attached to.";
     out.series("target_overhead_part_ratio", Kind::Gauge, help, targets.iter().flat_map(parts))?;
     let fixed = targets.iter().filter_map(|target| {
-        Some((vec![("target", target.name.clone())], target.overhead_parts.as_ref()?.fixed_ratio))
+        Some((vec![("target", target.name.clone())], target.sampling.overhead_parts.as_ref()?.fixed_ratio))
     });
     out.series(
         "target_overhead_fixed_ratio",

@@ -17,8 +17,8 @@ use super::*;
 use crate::containers::{Protocol, RuntimeStatus};
 use crate::fleet::{FleetStatus, Membership, ReplicaSource};
 use crate::service::state::{
-    ExportStatus, HostStatus, MemoryStatus, Origin, SettingsStatus, StoreStatus, SymbolizerStatus,
-    TargetCounts, TargetState,
+    ExportStatus, HostStatus, MemoryStatus, Origin, SamplingStatus, SettingsStatus, StoreStatus,
+    SymbolizerStatus, TargetCounts, TargetState, TargetTotals,
 };
 
 /// A status in which every figure is another.
@@ -59,37 +59,7 @@ fn status() -> Status {
             open_files: 1020,
         },
         symbolizer: SymbolizerStatus { apart: true, started: 1210, broken: 1211 },
-        store: StoreStatus {
-            folder: "/var".to_owned(),
-            problem: Some("x".to_owned()),
-            files: 1021,
-            bytes: 1022,
-            limit_bytes: 1023,
-            window_s: 1030.0,
-            queued_bytes: 1024,
-            dropped_queue: 1025,
-            unnamed_files: 1043,
-            unspooled: 1044,
-            counters: store::Counters {
-                written: 1026,
-                recovered: 1045,
-                dropped_full: 1027,
-                dropped_refused: 1028,
-                expired: 1029,
-                evicted: 1030,
-                evicted_disk_full: 1039,
-                vanished: 1040,
-                remade: 1041,
-                merged: 1031,
-                unmerged: 1032,
-                damaged: 1033,
-                unsynced: 1034,
-                cleaned: 1035,
-            },
-            left_alone_files: 1042,
-            notes: Vec::new(),
-            waiting: store::Waiting { files: 1036, needed_bytes: 1037, retry_s: 1038.0, why: None },
-        },
+        store: store_status(),
         exports: vec![
             export("cloud", 3000),
             ExportStatus { problem: None, retry_s: None, ..export("lab", 0) },
@@ -103,16 +73,54 @@ fn status() -> Status {
             problem: Some("it does not answer".to_owned()),
             retry_s: 5.0,
         }],
-        fleet: Some(FleetStatus {
-            prometheus: Some("prometheus:9090".to_owned()),
-            label: "target".to_owned(),
-            asked: 4001,
-            failed: 4002,
-            age_s: Some(4003.0),
-            services: 4004,
-            members: 5,
-            problem: Some("it does not answer".to_owned()),
-        }),
+        fleet: Some(fleet_status()),
+    }
+}
+
+fn store_status() -> StoreStatus {
+    StoreStatus {
+        folder: "/var".to_owned(),
+        problem: Some("x".to_owned()),
+        files: 1021,
+        bytes: 1022,
+        limit_bytes: 1023,
+        window_s: 1030.0,
+        queued_bytes: 1024,
+        dropped_queue: 1025,
+        unnamed_files: 1043,
+        unspooled: 1044,
+        counters: store::Counters {
+            written: 1026,
+            recovered: 1045,
+            dropped_full: 1027,
+            dropped_refused: 1028,
+            expired: 1029,
+            evicted: 1030,
+            evicted_disk_full: 1039,
+            vanished: 1040,
+            remade: 1041,
+            merged: 1031,
+            unmerged: 1032,
+            damaged: 1033,
+            unsynced: 1034,
+            cleaned: 1035,
+        },
+        left_alone_files: 1042,
+        notes: Vec::new(),
+        waiting: store::Waiting { files: 1036, needed_bytes: 1037, retry_s: 1038.0, why: None },
+    }
+}
+
+fn fleet_status() -> FleetStatus {
+    FleetStatus {
+        prometheus: Some("prometheus:9090".to_owned()),
+        label: "target".to_owned(),
+        asked: 4001,
+        failed: 4002,
+        age_s: Some(4003.0),
+        services: 4004,
+        members: 5,
+        problem: Some("it does not answer".to_owned()),
     }
 }
 
@@ -146,41 +154,45 @@ fn full_target() -> TargetStatus {
         taken_by: vec!["asked".to_owned()],
         ends_in_s: Some(2001.0),
         processes: 2002,
-        attach_mode: Some(AttachMode::Cgroup),
-        unwind: Some(Method::Dwarf),
-        rate_hz: Some(2003.0),
-        optimum_rate_hz: Some(2004.0),
-        overhead_us: Some(2005e6),
-        overhead_se_us: Some(2006e6),
-        overhead_last_1s_ratio: Some(2007.0),
-        overhead_worst_1s_ratio: Some(2008.0),
-        overhead_parts: Some(OverheadParts {
-            base_ratio: 2009.0,
-            frames_ratio: 2010.0,
-            stack_ratio: 2011.0,
-            switches_ratio: 2012.0,
-            side_records_ratio: 2013.0,
-            foreign_ratio: 2014.0,
-            self_ratio: 2015.0,
-            fixed_ratio: 2016.0,
-        }),
+        sampling: SamplingStatus {
+            attach_mode: Some(AttachMode::Cgroup),
+            unwind: Some(Method::Dwarf),
+            rate_hz: Some(2003.0),
+            optimum_rate_hz: Some(2004.0),
+            overhead_us: Some(2005e6),
+            overhead_se_us: Some(2006e6),
+            overhead_last_1s_ratio: Some(2007.0),
+            overhead_worst_1s_ratio: Some(2008.0),
+            overhead_parts: Some(OverheadParts {
+                base_ratio: 2009.0,
+                frames_ratio: 2010.0,
+                stack_ratio: 2011.0,
+                switches_ratio: 2012.0,
+                side_records_ratio: 2013.0,
+                foreign_ratio: 2014.0,
+                self_ratio: 2015.0,
+                fixed_ratio: 2016.0,
+            }),
+            slowdown_ratio: Some(2026.0),
+            slowdown_worst_10s_ratio: Some(2027.0),
+            own_cpu_ratio: Some(2028.0),
+        },
         budget_ratio: 2017.0,
         own_budget_ratio: 2025.0,
-        slowdown_ratio: Some(2026.0),
-        slowdown_worst_10s_ratio: Some(2027.0),
-        own_cpu_ratio: Some(2028.0),
         fleet: Some(Membership {
             replicas: 2029.0,
             source: ReplicaSource::None,
             reason: Some("none".to_owned()),
         }),
-        cpu_s: 2018.0,
-        overhead_s: 2019.0,
-        samples: 2020,
-        lost: 2021,
-        truncated: 2022,
-        unnamed: 2023,
-        windows: 2024,
+        totals: TargetTotals {
+            cpu_s: 2018.0,
+            overhead_s: 2019.0,
+            samples: 2020,
+            lost: 2021,
+            truncated: 2022,
+            unnamed: 2023,
+            windows: 2024,
+        },
     }
 }
 
@@ -238,7 +250,8 @@ fn what_is_answered_has_the_shape_that_the_document_says() {
         shape(serde_json::to_value(TargetStatus { state, ..full_target() }).unwrap(), "Target");
     }
     for unwind in [Method::Fp, Method::Dwarf, Method::Trial] {
-        shape(serde_json::to_value(TargetStatus { unwind: Some(unwind), ..target("x") }).unwrap(), "Target");
+        let sampling = SamplingStatus { unwind: Some(unwind), ..SamplingStatus::default() };
+        shape(serde_json::to_value(TargetStatus { sampling, ..target("x") }).unwrap(), "Target");
     }
     let daemon = Daemon::new();
     shape(daemon.get("/v1/targets").json(), "Targets");

@@ -20,7 +20,7 @@ impl Watched {
     pub(crate) fn attach(&mut self, setup: &Setup, now_ns: u64) {
         let began_ns = clock::thread_cpu_ns();
         let ready = self.get_ready(now_ns);
-        self.spent_ns += clock::thread_cpu_ns().saturating_sub(began_ns);
+        self.attempts.spent_ns += clock::thread_cpu_ns().saturating_sub(began_ns);
         if let Some((selector, seen)) = ready {
             self.open(setup, selector, seen.as_ref(), now_ns);
         }
@@ -54,17 +54,17 @@ impl Watched {
 
     /// What to attach to, if an attempt is due, and what the processes did while they were watched.
     fn get_ready(&mut self, now_ns: u64) -> Option<(TargetSelector, Option<Activity>)> {
-        if self.is_sampled() || !self.has_processes() || now_ns < self.retry.at_ns {
+        if self.is_sampled() || !self.has_processes() || now_ns < self.attempts.retry.at_ns {
             return None;
         }
-        if self.watch.as_ref().is_some_and(|(_, since_ns)| now_ns < since_ns + LONG_ENOUGH_NS) {
+        if self.attempts.watch.as_ref().is_some_and(|(_, since_ns)| now_ns < since_ns + LONG_ENOUGH_NS) {
             return None;
         }
         let selector = self.selector();
-        let seen = match (&selector, self.watch.take()) {
+        let seen = match (&selector, self.attempts.watch.take()) {
             (TargetSelector::Processes(pids), None) => {
                 let watch = Watch::begin_alone(&pids[..pids.len().min(MOST_WATCHED)]);
-                self.watch = Some((watch, clock::monotonic_ns()));
+                self.attempts.watch = Some((watch, clock::monotonic_ns()));
                 return None;
             }
             (TargetSelector::Processes(_), Some((mut watch, _))) => Some(watch.end()),
@@ -81,10 +81,10 @@ impl Watched {
         now_ns: u64,
     ) {
         let (log, began_ns) = (RecentDecisions::default(), clock::thread_cpu_ns());
-        let opened = join::begin(setup, &self.sampling, selector, seen, self.spent_ns, log);
-        self.spent_ns = match opened {
+        let opened = join::begin(setup, &self.sampling, selector, seen, self.attempts.spent_ns, log);
+        self.attempts.spent_ns = match opened {
             Ok(Some(_)) => 0, // it is in the figures
-            _ => self.spent_ns + clock::thread_cpu_ns().saturating_sub(began_ns),
+            _ => self.attempts.spent_ns + clock::thread_cpu_ns().saturating_sub(began_ns),
         };
         match opened {
             Ok(Some(engine)) => {
@@ -94,14 +94,14 @@ impl Watched {
                     flush_limiter: FlushLimiter::default(),
                     empty_since_ns: None,
                 }));
-                (self.state, self.reason, self.retry) = (TargetState::Sampled, None, Retry::default());
-                self.joined.clear();
-                self.left.clear();
+                (self.state, self.reason, self.attempts.retry) =
+                    (TargetState::Sampled, None, Retry::default());
+                self.processes.take_changes();
             }
             // The next scan reports that it has ended; a later process is attached to like the first.
             Ok(None) => (self.state, self.reason) = (TargetState::Waiting, None),
             Err(error) => {
-                self.retry = self.retry.after(now_ns);
+                self.attempts.retry = self.attempts.retry.after(now_ns);
                 (self.state, self.reason) = (TargetState::Failed, Some(format!("{error:#}")));
             }
         }
@@ -114,7 +114,7 @@ impl Watched {
                 let group = identity.group.as_deref().and_then(|path| Cgroup::find(Path::new(path)).ok());
                 // A group that is just gone has left processes behind, or none.
                 group.map_or_else(
-                    || TargetSelector::Processes(self.processes.iter().copied().collect()),
+                    || TargetSelector::Processes(self.processes.iter().collect()),
                     TargetSelector::Group,
                 )
             }

@@ -5,7 +5,7 @@ use profiler_core::rate::Account;
 use super::super::window_writer::StoredWindows;
 use super::{RecentDecisions, Watched};
 use crate::run::{Engine, ShareStatus, summary};
-use crate::service::state::{TargetState, TargetStatus};
+use crate::service::state::{SamplingStatus, TargetState, TargetStatus, TargetTotals};
 
 impl Watched {
     /// The status of the target.
@@ -26,25 +26,29 @@ impl Watched {
             processes: self.processes.len(),
             budget_ratio: self.sampling.budget.get(),
             own_budget_ratio: self.sampling.budget.get(),
-            cpu_s: totals.cpu_ns as f64 * 1e-9,
-            overhead_s: (totals.charged_ns + totals.turns_ns) as f64 * 1e-9,
-            samples: totals.samples,
-            lost: totals.lost,
-            truncated: totals.truncated,
-            unnamed: kept.unnamed,
-            windows: self.windows,
+            totals: TargetTotals {
+                cpu_s: totals.cpu_ns as f64 * 1e-9,
+                overhead_s: (totals.charged_ns + totals.turns_ns) as f64 * 1e-9,
+                samples: totals.samples,
+                lost: totals.lost,
+                truncated: totals.truncated,
+                unnamed: kept.unnamed,
+                windows: self.windows,
+            },
             ..TargetStatus::default()
         };
         if let Some(sampled) = &self.sampled {
-            show(&sampled.engine, sampled.engine.controller.account(), &mut status);
+            status.sampling = sampling_status(&sampled.engine, sampled.engine.controller.account());
             status.budget_ratio = sampled.engine.controller.granted_ratio();
             if !sampled.engine.notes.is_empty() {
                 status.reason = Some(sampled.engine.notes.join("; "));
             }
         }
         if let Some((engine, share)) = shared {
-            show(engine, share.account, &mut status);
-            status.overhead_us = Some(share.sample_ns * 1e-3);
+            status.sampling = SamplingStatus {
+                overhead_us: Some(share.sample_ns * 1e-3),
+                ..sampling_status(engine, share.account)
+            };
         }
         status
     }
@@ -60,19 +64,21 @@ impl Watched {
     }
 }
 
-/// Adds the figures of a sampler, and those of the one target that `account` is for.
-fn show(engine: &Engine<RecentDecisions>, account: &Account, status: &mut TargetStatus) {
+/// The figures of a sampler, and those of the one target that `account` is for.
+fn sampling_status(engine: &Engine<RecentDecisions>, account: &Account) -> SamplingStatus {
     let cost = engine.controller.cost();
-    status.attach_mode = Some(engine.attach_mode());
-    status.unwind = Some(engine.method());
-    status.rate_hz = Some(engine.controller.rate_hz());
-    status.optimum_rate_hz = engine.optimum_rate_hz();
-    status.overhead_us = Some(cost.target.mean_ns * 1e-3);
-    status.overhead_se_us = Some(cost.target.se_ns * 1e-3);
-    status.overhead_last_1s_ratio = Some(account.last_1s_ratio());
-    status.overhead_worst_1s_ratio = Some(account.worst_1s_ratio());
-    status.overhead_parts = Some(summary::parts(account));
-    status.slowdown_ratio = Some(account.last_10s_slowdown_ratio());
-    status.slowdown_worst_10s_ratio = Some(account.worst_10s_slowdown_ratio());
-    status.own_cpu_ratio = Some(account.last_10s_own_cpu_ratio());
+    SamplingStatus {
+        attach_mode: Some(engine.attach_mode()),
+        unwind: Some(engine.method()),
+        rate_hz: Some(engine.controller.rate_hz()),
+        optimum_rate_hz: engine.optimum_rate_hz(),
+        overhead_us: Some(cost.target.mean_ns * 1e-3),
+        overhead_se_us: Some(cost.target.se_ns * 1e-3),
+        overhead_last_1s_ratio: Some(account.last_1s_ratio()),
+        overhead_worst_1s_ratio: Some(account.worst_1s_ratio()),
+        overhead_parts: Some(summary::parts(account)),
+        slowdown_ratio: Some(account.last_10s_slowdown_ratio()),
+        slowdown_worst_10s_ratio: Some(account.worst_10s_slowdown_ratio()),
+        own_cpu_ratio: Some(account.last_10s_own_cpu_ratio()),
+    }
 }

@@ -2,11 +2,10 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::mpsc::{Receiver, SyncSender};
-use std::sync::{Arc, Mutex, PoisonError};
 
 use profile_files::store::Spool;
 
-use super::{Job, PendingWindow, UnnamedWindow, WriterState};
+use super::{Job, PendingWindow, UnnamedWindow, WriterShared};
 use crate::daemon::pace::NameBudget;
 use crate::run::names::Cut;
 use crate::sys::clock;
@@ -14,7 +13,7 @@ use crate::sys::clock;
 pub(super) struct Spooler {
     pub(super) spool: Spool,
     pub(super) boot: String,
-    pub(super) state: Arc<Mutex<WriterState>>,
+    pub(super) shared: WriterShared,
     pub(super) budget: NameBudget,
 }
 
@@ -48,7 +47,7 @@ impl Spooler {
             }
             Err(_) => None,
         };
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = self.shared.state();
         state.note_spooled(spooled.is_some());
         let spent_ns = clock::thread_cpu_ns().saturating_sub(state.spooling_ns);
         state.spooling_ns += spent_ns;

@@ -111,10 +111,10 @@ fn the_first_window_of_a_target_says_nothing_of_what_the_next_ones_cost() {
     };
     let of_first_windows = [spent_after("web", 0), spent_after("db", 0)];
     assert_eq!(of_first_windows.map(|(windows, _)| windows), [0, 0]);
-    assert!(writer.state().first_windows_ns > 0);
-    let first_windows_ns = writer.state().first_windows_ns;
+    assert!(writer.shared.state().first_windows_ns > 0);
+    let first_windows_ns = writer.shared.state().first_windows_ns;
     assert_eq!(spent_after("web", SECOND).0, 1);
-    assert_eq!(writer.state().first_windows_ns, first_windows_ns, "the second one is counted");
+    assert_eq!(writer.shared.state().first_windows_ns, first_windows_ns, "the second one is counted");
 }
 
 #[test]
@@ -140,7 +140,7 @@ fn end_of(finished: Finished) -> (u64, u64) {
 
 /// Waits until all windows that were handed over are on the disk, or cannot be.
 fn wait_until_spooled(writer: &WindowWriter) {
-    while writer.state().handed.iter().any(|handed| handed.is_spooled.is_none()) {
+    while writer.shared.state().handed.iter().any(|handed| handed.is_spooled.is_none()) {
         std::thread::sleep(Duration::from_millis(2));
     }
 }
@@ -155,7 +155,7 @@ fn an_end_leaves_what_it_has_no_time_to_name_to_the_next_start() {
     first.keep(pending("web", SECOND, true));
     first.keep(pending("web", 2 * SECOND, true));
     wait_until_spooled(&first);
-    first.cancel.set();
+    first.shared.cancel.set();
     assert_eq!(end_of(first.finish(Instant::now(), soon().1)), (0, 2));
     let next = recovered(&folder);
     assert_eq!((spans(&folder), next.recovered), (seconds(3), 2));
@@ -187,7 +187,7 @@ fn recovered(folder: &TempDir) -> store::Counters {
     while writer.status().unnamed_files > 0 {
         std::thread::sleep(Duration::from_millis(2));
     }
-    let state = Arc::clone(&writer.state);
+    let state = Arc::clone(&writer.shared.state);
     assert_eq!(writer.finish(soon().0, soon().1).unnamed, 0);
     state.lock().unwrap().store.counters
 }
@@ -307,7 +307,7 @@ fn a_folder_that_is_taken_away_is_made_anew_while_a_window_waits_for_its_names()
 fn a_target_that_is_gone_leaves_nothing_behind() {
     let folder = TempDir::new().unwrap();
     let writer = writer(&folder, 1 << 20);
-    let state = Arc::clone(&writer.state);
+    let state = Arc::clone(&writer.shared.state);
     starve(&writer);
     for target in ["web", "db", "again"] {
         writer.keep(pending(target, 0, true));

@@ -7,19 +7,18 @@
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 use std::sync::mpsc::{self, RecvTimeoutError};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use profile_files::store::{Now, Spool, SpoolReadError, Store};
 use profiler_core::profile::SymbolizedProfile;
 
-use super::{Job, LostWindow, Rules, UnnamedWindow, WriterState};
+use super::{Job, LostWindow, Rules, UnnamedWindow, WriterShared};
 use crate::daemon::pace::Pace;
 use crate::debuginfod;
 use crate::objects::Symbols;
-use crate::run::names::{CancelFlag, Cut, symbolize_cut};
+use crate::run::names::{Cut, symbolize_cut};
 use crate::service::state::StoreStatus;
 use crate::sys::{clock, family, memory};
 
@@ -49,11 +48,8 @@ pub(super) struct Work {
     pub(super) rules: Rules,
     pub(super) servers: Option<debuginfod::Servers>,
     pub(super) boot: String,
-    pub(super) waiting_bytes: Arc<AtomicU64>,
-    pub(super) state: Arc<Mutex<WriterState>>,
-    pub(super) cancel: CancelFlag,
+    pub(super) shared: WriterShared,
     pub(super) pace: Pace,
-    pub(super) is_ending: Arc<AtomicBool>,
     /// When files were merged last (ns).
     pub(super) merged_ns: u64,
     /// Why the last window was not kept.
@@ -78,7 +74,7 @@ impl Work {
                 }
                 Ok(Job::Flushed(waiting)) => {
                     self.pace.budget.remove_urgent();
-                    let state = self.state();
+                    let state = self.shared.state();
                     waiting.into_iter().for_each(|waiting| waiting.answer(&state.lost));
                 }
                 Ok(Job::Look) => {}
@@ -87,7 +83,7 @@ impl Work {
             }
             self.look();
             // By the clock: with many targets there may never be a pause of that length.
-            if Instant::now() >= next && !self.is_ending() {
+            if Instant::now() >= next && !self.shared.is_ending() {
                 self.obstacle = self.look_after();
                 next = Instant::now() + MAINTAIN_EVERY;
             }
@@ -103,29 +99,21 @@ impl Work {
     /// Does what must continue while a window waits for its names.
     fn look_meanwhile(&mut self) {
         self.look();
-        if !self.is_ending() {
+        if !self.shared.is_ending() {
             self.obstacle = self.store.look_over(&self.now()).err().map(|error| error.to_string());
         }
         self.tell();
     }
 
-    fn state(&self) -> MutexGuard<'_, WriterState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// CPU time of the threads and processes that look for names (ns), without the main thread and without the spooling
     /// thread, which books its own.
     fn cpu_ns(&self) -> u64 {
-        clock::beside_main_thread_ns().saturating_sub(self.state().spooling_ns)
-    }
-
-    fn is_ending(&self) -> bool {
-        self.is_ending.load(Ordering::Relaxed)
+        clock::beside_main_thread_ns().saturating_sub(self.shared.state().spooling_ns)
     }
 
     /// Takes over new rules, exports and suspects, which do not come through the queue.
     fn look(&mut self) {
-        let mut state = self.state();
+        let mut state = self.shared.state();
         let (rules, suspects) = (state.rules.take(), std::mem::take(&mut state.suspects));
         let exports = state.exports.take();
         drop(state);
@@ -137,7 +125,7 @@ impl Work {
         if let Some(exports) = exports {
             self.store.export(&self.now(), &exports);
         }
-        if !self.is_ending() {
+        if !self.shared.is_ending() {
             self.store.check(&suspects);
         }
     }
@@ -155,11 +143,11 @@ impl Work {
             if !has_room && now_ns.saturating_sub(self.merged_ns) < MERGE_EVERY_NS {
                 return None;
             }
-            let (is_ending, before_ns) = (Arc::clone(&self.is_ending), clock::thread_cpu_ns());
-            let more = self.store.maintain(&self.now(), &|| !is_ending.load(Ordering::Relaxed));
+            let (shared, before_ns) = (self.shared.clone(), clock::thread_cpu_ns());
+            let more = self.store.maintain(&self.now(), &|| !shared.is_ending());
             self.merged_ns = clock::monotonic_ns();
             self.pace.settle(self.merged_ns, clock::thread_cpu_ns().saturating_sub(before_ns));
-            if !more || !self.state().handed.is_empty() {
+            if !more || !self.shared.state().handed.is_empty() {
                 return None;
             }
         }
@@ -179,8 +167,8 @@ impl Work {
         if !matches!(outcome, WindowOutcome::Spooled) {
             spooled.iter().for_each(|file| self.spool.remove(file));
         }
-        self.waiting_bytes.fetch_sub(bytes, Ordering::Relaxed);
-        let mut state = self.state();
+        self.shared.waiting_bytes.fetch_sub(bytes, Ordering::Relaxed);
+        let mut state = self.shared.state();
         let is_first = state.targets.get(&target).is_none_or(|of_target| of_target.windows == 0);
         if is_first {
             state.first_windows_ns += took_ns;
@@ -206,7 +194,7 @@ impl Work {
 
     /// Names and stores the next window that an earlier process left.
     fn name_leftover(&mut self) {
-        if self.is_ending() {
+        if self.shared.is_ending() {
             return self.leftovers.clear(); // the next process names them
         }
         let Some(file) = self.leftovers.pop_front() else { return };
@@ -255,7 +243,7 @@ impl Work {
 
     fn try_to_name_and_write(&mut self, unnamed_window: UnnamedWindow, handed_ns: u64) -> WindowOutcome {
         let UnnamedWindow { window, cut, scale, run, bytes: _, spooled } = unnamed_window;
-        let cancel = self.cancel.clone();
+        let cancel = self.shared.cancel.clone();
         let is_left = || spooled.is_some() && cancel.is_set();
         if is_left() {
             return WindowOutcome::Spooled;
@@ -281,7 +269,7 @@ impl Work {
 
     pub(super) fn tell(&mut self) {
         let (now_ns, (files, bytes)) = (clock::monotonic_ns(), self.store.size());
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = self.shared.state();
         state.cpu_ns = naming_ns() + state.spooling_ns;
         state.store = StoreStatus {
             folder: self.folder.display().to_string(),
@@ -361,7 +349,7 @@ impl<'a> Pacing<'a> {
     }
 
     fn is_crowded(&self) -> bool {
-        self.work.waiting_bytes.load(Ordering::Relaxed) > self.work.rules.most_bytes / 2
+        self.work.shared.waiting_bytes.load(Ordering::Relaxed) > self.work.rules.most_bytes / 2
     }
 }
 

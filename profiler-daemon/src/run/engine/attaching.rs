@@ -28,7 +28,7 @@ use crate::explain;
 use crate::output::DecisionLog;
 use crate::sampler::access::{Access, OpenError};
 use crate::sampler::perf::Attachment;
-use crate::sampler::session::{Counts, Session};
+use crate::sampler::session::Session;
 use crate::sampler::switches::{GroupSwitches, Switches};
 use crate::sys::alarm::SwitchAlarm;
 use crate::sys::{limits, procfs};
@@ -297,10 +297,15 @@ impl<L: DecisionLog> Engine<L> {
 
     /// What happened since the last look, as the choice of the attach mode needs it.
     fn observe(&mut self, switches: u64) -> Observed {
-        let Counts { samples, foreign, foreign_side_records: foreign_records, ends, .. } =
-            self.session.counts;
-        let (target_cpu_ns, at_ns) = (self.session.target_cpu_ns(), self.session.elapsed_ns());
-        let now = Seen { samples, foreign, foreign_records, ends, target_cpu_ns, at_ns };
+        let counts = &self.session.counts;
+        let now = Seen {
+            samples: counts.samples,
+            foreign: counts.foreign,
+            foreign_records: counts.side_records.foreign,
+            ends: counts.side_records.ends,
+            target_cpu_ns: self.session.target_cpu_ns(),
+            at_ns: self.session.elapsed_ns(),
+        };
         let last = std::mem::replace(&mut self.attaching.seen, now);
         let foreign = now.foreign.saturating_sub(last.foreign) as f64;
         let foreign_records = now.foreign_records.saturating_sub(last.foreign_records) as f64;

@@ -128,7 +128,7 @@ impl<L: DecisionLog> Engine<L> {
             self.sampler.draw_step_ns().min(self.controller.longest_step_ns(self.session.elapsed_ns()));
         let Some(rest) = &mut self.pace.resting else { return step_ns };
         let counts = &self.session.counts;
-        let seen = counts.samples + counts.foreign + counts.side_records + counts.forks;
+        let seen = counts.samples + counts.foreign + counts.side_records.own + counts.side_records.forks;
         let is_quiet = std::mem::replace(&mut rest.seen, seen) == seen;
         rest.quiet_steps = if is_quiet { (rest.quiet_steps + 1).min(LONGEST_REST) } else { 0 };
         let rarity = (2.0 * self.controller.sample_gap_ns() / RARE_NS).log2().max(0.0) as u32;

@@ -20,33 +20,45 @@ pub(crate) struct Figures {
     pub(crate) cost: SampleCost,
     /// What the kernel's handler takes, where it was timed.
     pub(crate) handler: Option<FieldFigures>,
-    pub(crate) history: Vec<RateChange>,
-    pub(crate) notes: Vec<String>,
-    pub(crate) settings: ClockSettings,
-    pub(crate) attach_mode: AttachMode,
+    /// Whether the kernel's handler was timed, or why not.
+    pub(crate) handler_time: String,
     /// What the run was expected to cost.
     pub(crate) prediction: Prediction,
     /// The last decision, if there was time for one.
     pub(crate) decision: Option<Decision>,
+    pub(crate) history: Vec<RateChange>,
+    pub(crate) notes: Vec<String>,
+    pub(crate) how: SamplingMode,
+    pub(crate) part: PartFigures,
+    /// Our own CPU time before sampling began (ns).
+    pub(crate) setup_cpu_ns: u64,
+}
+
+/// How samples were taken.
+#[derive(Clone, Copy)]
+pub(crate) struct SamplingMode {
+    /// What took the samples.
+    pub(crate) nature: Nature,
+    pub(crate) attach_mode: AttachMode,
+    pub(crate) settings: ClockSettings,
+    /// Whether time in the kernel was sampled too.
+    pub(crate) kernel_seen: bool,
+}
+
+/// What happened in a part of a run.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct PartFigures {
     /// Wall-clock start (ns since the epoch).
     pub(crate) start_unix_ns: u64,
-    pub(crate) counts: Counts,
     /// Length (ns).
     pub(crate) duration_ns: u64,
+    pub(crate) counts: Counts,
     /// CPU time the scheduler charged to the target (ns).
     pub(crate) target_cpu_ns: u64,
     /// The part of it while events sampled it (ns), if known.
     pub(crate) counted_ns: Option<u64>,
     /// Our own CPU time while sampling (ns).
     pub(crate) self_cpu_ns: u64,
-    /// Our own CPU time before that (ns).
-    pub(crate) setup_cpu_ns: u64,
-    /// Whether the kernel's handler was timed, or why not.
-    pub(crate) handler_time: String,
-    /// What took the samples.
-    pub(crate) nature: Nature,
-    /// Whether time in the kernel was sampled too.
-    pub(crate) kernel_seen: bool,
 }
 
 /// Where the next part of the run begins.
@@ -58,6 +70,20 @@ pub(super) struct Part {
     target_cpu_ns: u64,
     counted_ns: Option<u64>,
     self_cpu_ns: u64,
+}
+
+impl Part {
+    /// What happened until `next` begins.
+    fn until(&self, next: &Self) -> PartFigures {
+        PartFigures {
+            start_unix_ns: self.start_unix_ns,
+            duration_ns: next.start_ns.saturating_sub(self.start_ns),
+            counts: next.counts.since(&self.counts),
+            target_cpu_ns: next.target_cpu_ns.saturating_sub(self.target_cpu_ns),
+            counted_ns: next.counted_ns.zip(self.counted_ns).map(|(until, from)| until.saturating_sub(from)),
+            self_cpu_ns: next.self_cpu_ns.saturating_sub(self.self_cpu_ns),
+        }
+    }
 }
 
 impl<L: DecisionLog> Engine<L> {
@@ -83,12 +109,7 @@ impl<L: DecisionLog> Engine<L> {
         let part = std::mem::replace(&mut self.part, next);
         Figures {
             account: self.controller.take_account(),
-            start_unix_ns: part.start_unix_ns,
-            counts: next.counts.since(&part.counts),
-            duration_ns: next.start_ns.saturating_sub(part.start_ns),
-            target_cpu_ns: next.target_cpu_ns.saturating_sub(part.target_cpu_ns),
-            counted_ns: next.counted_ns.zip(part.counted_ns).map(|(until, from)| until.saturating_sub(from)),
-            self_cpu_ns: next.self_cpu_ns.saturating_sub(part.self_cpu_ns),
+            part: part.until(&next),
             history: self.take_history(),
             ..self.figures()
         }
@@ -100,22 +121,19 @@ impl<L: DecisionLog> Engine<L> {
             account: Account::default(),
             cost: self.controller.cost(),
             handler: self.controller.handler(),
-            attach_mode: self.attaching.choice.mode(),
+            handler_time: self.costs.bursts.outcome(),
             prediction: *self.costs.prediction.prediction(),
             decision: self.last_decision,
-            start_unix_ns: 0,
-            counts: Counts::default(),
-            duration_ns: 0,
-            target_cpu_ns: 0,
-            counted_ns: None,
-            self_cpu_ns: 0,
-            setup_cpu_ns: self.session.setup_cpu_ns(),
-            handler_time: self.costs.bursts.outcome(),
-            nature: self.nature,
-            kernel_seen: self.attaching.access.kernel,
             history: Vec::new(),
             notes: self.notes.clone(),
-            settings: self.settings,
+            how: SamplingMode {
+                nature: self.nature,
+                attach_mode: self.attaching.choice.mode(),
+                settings: self.settings,
+                kernel_seen: self.attaching.access.kernel,
+            },
+            part: PartFigures::default(),
+            setup_cpu_ns: self.session.setup_cpu_ns(),
         }
     }
 

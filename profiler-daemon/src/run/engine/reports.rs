@@ -30,8 +30,8 @@ impl<L: DecisionLog> Engine<L> {
         let reported = Reported {
             wall_ns: since(now_ns, &mut last.at_ns) as f64,
             target_cpu_ns: since(target_cpu_ns, &mut last.target_cpu_ns) as f64,
-            mappings: since(counts.mappings, &mut last.mappings),
-            execs: since(counts.execs, &mut last.execs),
+            mappings: since(counts.side_records.mappings, &mut last.mappings),
+            execs: since(counts.side_records.execs, &mut last.execs),
         };
         let record_ns = self.costs.model.per_side_record_ns.mean_ns;
         let observed =

@@ -8,7 +8,7 @@ use profiler_core::profile::RateChange;
 use profiler_core::rate::{Account, Replicas, Spend};
 
 use super::Engine;
-use super::parts::Figures;
+use super::parts::{Figures, PartFigures};
 use crate::cgroup::Cgroup;
 use crate::output::DecisionLog;
 use crate::sampler::session::{Collected, Counts, Owner, Owners, Session, Share};
@@ -105,7 +105,7 @@ impl<L: DecisionLog> Engine<L> {
         budget_ratio: f64,
         is_rest: bool,
     ) {
-        let Some(owners) = &mut self.session.owners else { return };
+        let Some(owners) = &mut self.session.counted.owners else { return };
         owners.enter(owner, group, is_rest, clock::monotonic_ns());
         self.shares.of.entry(owner).or_insert_with(|| Charged::new(budget_ratio)).budget_ratio = budget_ratio;
     }
@@ -119,7 +119,7 @@ impl<L: DecisionLog> Engine<L> {
 
     /// The target no longer shares the clocks.
     pub(crate) fn leave_share(&mut self, owner: Owner) {
-        if let Some(owners) = &mut self.session.owners {
+        if let Some(owners) = &mut self.session.counted.owners {
             owners.end(owner);
         }
         self.shares.of.remove(&owner);
@@ -139,13 +139,13 @@ impl<L: DecisionLog> Engine<L> {
             };
             Some((owner, status))
         };
-        self.session.owners.iter().flat_map(Owners::shares).filter_map(status).collect()
+        self.session.counted.owners.iter().flat_map(Owners::shares).filter_map(status).collect()
     }
 
     /// Books what was spent since the last call on each target, and bounds the rate by the target that is slowed down
     /// most.
     pub(crate) fn book_shares(&mut self) {
-        let (Some(owners), now_ns) = (&self.session.owners, clock::monotonic_ns()) else { return };
+        let (Some(owners), now_ns) = (&self.session.counted.owners, clock::monotonic_ns()) else { return };
         let spent = *self.controller.account().spent();
         let new = spent.since(&std::mem::replace(&mut self.shares.spent, spent));
         let wall_ns = now_ns.saturating_sub(std::mem::replace(&mut self.shares.booked_ns, now_ns)) as f64;
@@ -244,7 +244,7 @@ impl<L: DecisionLog> Engine<L> {
 
     /// The figures of one target. `of_all` has what is the same for all.
     fn share_figures(&mut self, owner: Owner, span: &Range<u64>, of_all: &Figures) -> Option<Figures> {
-        let share = self.session.owners.as_ref()?.share(owner)?;
+        let share = self.session.counted.owners.as_ref()?.share(owner)?;
         let (counts, cpu_ns) = (share.counts, share.cpu_ns);
         let charged = self.shares.of.get_mut(&owner)?;
         let counts = Counts { lost: charged.lost, ..counts };
@@ -252,20 +252,17 @@ impl<L: DecisionLog> Engine<L> {
         let used_ns = (cpu_ns - charged.cut_cpu_ns).max(0.0);
         charged.cut_cpu_ns += used_ns;
         let account = charged.part.take();
-        let self_cpu_ns = account.spent().self_ns as u64;
         let ago_ns = clock::monotonic_ns().saturating_sub(span.start);
-        Some(Figures {
-            account,
+        let part = PartFigures {
             start_unix_ns: clock::unix_ns().saturating_sub(ago_ns),
-            counts: since,
             duration_ns: span.end.saturating_sub(span.start),
+            counts: since,
             target_cpu_ns: used_ns as u64,
             counted_ns: None,
-            self_cpu_ns,
-            setup_cpu_ns: 0,
-            history: self.history_since(span.start),
-            ..of_all.clone()
-        })
+            self_cpu_ns: account.spent().self_ns as u64,
+        };
+        let history = self.history_since(span.start);
+        Some(Figures { account, part, setup_cpu_ns: 0, history, ..of_all.clone() })
     }
 
     /// The rates since `start_ns`, beginning with the one in force then.
@@ -278,7 +275,7 @@ impl<L: DecisionLog> Engine<L> {
 
     /// Drops rates from before the oldest open window.
     fn forget_old_history(&mut self) {
-        if let Some(oldest_ns) = self.session.owners.as_ref().and_then(Owners::oldest_start_ns) {
+        if let Some(oldest_ns) = self.session.counted.owners.as_ref().and_then(Owners::oldest_start_ns) {
             let in_force = in_force_at(&self.history, self.since_begin_s(oldest_ns));
             self.history.drain(..in_force);
         }

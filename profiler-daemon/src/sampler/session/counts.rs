@@ -25,20 +25,27 @@ pub(crate) struct Counts {
     pub(crate) maps_reread: u64,
     /// Mappings that there was no room for.
     pub(crate) mappings_dropped: u64,
-    /// Threads of the target that ended.
-    pub(crate) ends: u64,
     /// Times an event was throttled.
     pub(crate) throttled: u64,
     /// Frames the kernel followed, its own and the program's.
     pub(crate) frames: u64,
     /// Bytes of stack the kernel copied.
     pub(crate) stack_bytes: u64,
+    /// Records that are no samples.
+    pub(crate) side_records: SideRecordCounts,
+}
+
+/// Counts of records that are no samples, since sampling began.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct SideRecordCounts {
     /// Mappings and names that the target's processes reported.
-    pub(crate) side_records: u64,
+    pub(crate) own: u64,
+    /// Mappings, names, forks and exits of non-target processes.
+    pub(crate) foreign: u64,
     /// Tasks that the target created.
     pub(crate) forks: u64,
-    /// Mappings, names, forks and exits of non-target processes.
-    pub(crate) foreign_side_records: u64,
+    /// Threads of the target that ended.
+    pub(crate) ends: u64,
     /// Mappings that any process reported.
     pub(crate) mappings: u64,
     /// Programs that began in any reported process.
@@ -59,15 +66,10 @@ impl Counts {
             undecodable: self.undecodable - earlier.undecodable,
             maps_reread: self.maps_reread - earlier.maps_reread,
             mappings_dropped: self.mappings_dropped - earlier.mappings_dropped,
-            ends: self.ends - earlier.ends,
             throttled: self.throttled - earlier.throttled,
             frames: self.frames - earlier.frames,
             stack_bytes: self.stack_bytes - earlier.stack_bytes,
-            side_records: self.side_records - earlier.side_records,
-            forks: self.forks - earlier.forks,
-            foreign_side_records: self.foreign_side_records - earlier.foreign_side_records,
-            mappings: self.mappings - earlier.mappings,
-            execs: self.execs - earlier.execs,
+            side_records: self.side_records.since(&earlier.side_records),
         }
     }
 
@@ -79,6 +81,19 @@ impl Counts {
         self.completed += other.completed;
         for outcome in Outcome::TRUNCATED {
             self.truncated.add(outcome, other.truncated.count(outcome));
+        }
+    }
+}
+
+impl SideRecordCounts {
+    fn since(&self, earlier: &Self) -> Self {
+        Self {
+            own: self.own - earlier.own,
+            foreign: self.foreign - earlier.foreign,
+            forks: self.forks - earlier.forks,
+            ends: self.ends - earlier.ends,
+            mappings: self.mappings - earlier.mappings,
+            execs: self.execs - earlier.execs,
         }
     }
 }

@@ -10,19 +10,14 @@ use std::sync::Arc;
 use profiler_core::aggregate::Aggregator;
 use profiler_core::process::Process;
 use profiler_core::profile::{ProcessIndex, ProcessInfo};
-use profiler_core::stack::ObjectId;
 use profiler_core::stats;
-use rustc_hash::{FxHashMap, FxHashSet};
+use rustc_hash::FxHashSet;
 
 use super::{Owner, Owners, Session};
 use crate::jit::Generated;
 use crate::objects::Objects;
 use crate::roots::View;
 use crate::sys::clock;
-
-/// How much of the earlier weights of objects still counts after a cut or a round, when it is decided which unwind
-/// tables stay.
-const REMEMBERED: f64 = 0.5;
 
 /// What was counted between two cuts, with everything needed to name it: on any thread, during the session or after it,
 /// whether or not the processes still live.
@@ -67,41 +62,43 @@ impl Session {
     fn end_window(&mut self, now_ns: u64) {
         let factor = self.losses.end_window();
         self.charged.end_window(factor);
-        match &mut self.owners {
+        match &mut self.counted.owners {
             Some(owners) => owners.all_mut().for_each(|share| share.end_window(now_ns, factor)),
-            None => self.aggregator.close_window(now_ns.saturating_sub(self.times.range_start_ns), factor),
+            None => {
+                self.counted.aggregator.close_window(now_ns.saturating_sub(self.times.range_start_ns), factor)
+            }
         }
     }
 
     /// Hands over what was counted since the last cut, or since sampling began. Reads nothing and looks nothing up:
     /// slow work is left to the naming.
     pub(crate) fn cut(&mut self) -> Collected {
-        self.objects.share_with_names();
+        self.code.objects.share_with_names();
         self.hand_over(false)
     }
 
     /// Ends the session with a last cut.
     pub(crate) fn finish(mut self) -> Collected {
-        self.jit.end(&self.objects.roots);
+        self.code.jit.end(&self.code.objects.roots);
         let mut collected = self.hand_over(true);
         drop((self.processes, self.stacks.unwinder)); // frees the memory of unwind tables for names
-        self.objects.release_tables();
-        collected.objects = self.objects.snapshot();
+        self.code.objects.release_tables();
+        collected.objects = self.code.objects.snapshot();
         collected
     }
 
     fn hand_over(&mut self, is_last: bool) -> Collected {
         let now_ns = self.end_last_window();
         let start_ns = std::mem::replace(&mut self.times.range_start_ns, now_ns);
-        self.fade_weights();
-        self.remember_weights(self.aggregator.object_weights());
+        self.code.fade_weights();
+        self.code.remember_weights(self.counted.aggregator.object_weights());
         let processes = self.processes.infos().into();
-        let generated = self.jit.cut(&self.live_indices(), |_| true);
+        let generated = self.code.jit.cut(&self.live_indices(), |_| true);
         let collected = Collected {
-            counted: self.aggregator.cut(),
+            counted: self.counted.aggregator.cut(),
             charged_ns: self.charged.take_ns(),
             processes,
-            objects: self.objects.snapshot(),
+            objects: self.code.objects.snapshot(),
             generated,
             span: start_ns.min(now_ns)..now_ns,
             is_last,
@@ -115,10 +112,10 @@ impl Session {
 
     /// Hands over what was counted for one of many targets since its last cut; other targets continue.
     pub(crate) fn cut_share(&mut self, owner: Owner) -> Option<Collected> {
-        self.objects.share_with_names();
+        self.code.objects.share_with_names();
         let now_ns = self.end_last_window();
         let processes = self.processes.infos().into();
-        self.owners.as_mut()?.read_clocks(true);
+        self.counted.owners.as_mut()?.read_clocks(true);
         let handed_over = self.hand_over_share(owner, now_ns, &processes);
         self.end_round_if_over(now_ns);
         handed_over
@@ -126,10 +123,10 @@ impl Session {
 
     /// [`Self::cut_share`] for several targets.
     pub(crate) fn cut_shares(&mut self, of: &[Owner]) -> Vec<(Owner, Collected)> {
-        self.objects.share_with_names();
+        self.code.objects.share_with_names();
         let now_ns = self.end_last_window();
         let processes = self.processes.infos().into();
-        let Some(owners) = &mut self.owners else { return Vec::new() };
+        let Some(owners) = &mut self.counted.owners else { return Vec::new() };
         owners.read_clocks(true);
         let handed_over = |&owner: &Owner| Some((owner, self.hand_over_share(owner, now_ns, &processes)?));
         let each = of.iter().filter_map(handed_over).collect();
@@ -139,32 +136,33 @@ impl Session {
 
     /// [`Self::cut_share`] for all targets.
     pub(crate) fn cut_all_shares(&mut self) -> Vec<(Owner, Collected)> {
-        let all: Vec<Owner> = self.owners.iter().flat_map(Owners::shares).map(|(owner, _)| owner).collect();
+        let all: Vec<Owner> =
+            self.counted.owners.iter().flat_map(Owners::shares).map(|(owner, _)| owner).collect();
         self.cut_shares(&all)
     }
 
     /// [`Self::cut_share`] for all targets, at the end of the session.
     pub(crate) fn finish_shares(&mut self) -> Vec<(Owner, Collected)> {
-        self.jit.end(&self.objects.roots);
+        self.code.jit.end(&self.code.objects.roots);
         self.cut_all_shares()
     }
 
     /// A round has ended when the window of every target has ended since it began.
     fn end_round_if_over(&mut self, now_ns: u64) {
-        let oldest_ns = self.owners.as_ref().and_then(Owners::oldest_start_ns).unwrap_or(now_ns);
+        let oldest_ns = self.counted.owners.as_ref().and_then(Owners::oldest_start_ns).unwrap_or(now_ns);
         if oldest_ns < self.times.range_start_ns {
             return;
         }
         self.times.range_start_ns = now_ns;
-        self.fade_weights();
-        let has_waiting = self.owners.iter().flat_map(Owners::waiting).next().is_some();
+        self.code.fade_weights();
+        let has_waiting = self.counted.owners.iter().flat_map(Owners::waiting).next().is_some();
         let moved = match oldest_ns < now_ns || has_waiting {
             true => self.processes.end_round(),
             false => self.processes.cut(), // all samples are handed over
         };
         // Their generated code could not be attributed while they shared an entry.
         moved.into_iter().for_each(|pid| self.rereads.owe(pid));
-        let waiting = self.owners.iter().flat_map(Owners::waiting);
+        let waiting = self.counted.owners.iter().flat_map(Owners::waiting);
         let waiting = waiting.filter_map(|pid| self.processes.get(pid));
         waiting.for_each(Process::note_sample); // a window that is open may get its samples
         self.release_roots();
@@ -176,17 +174,17 @@ impl Session {
         now_ns: u64,
         processes: &Arc<[ProcessInfo]>,
     ) -> Option<Collected> {
-        let share = self.owners.as_mut()?.share_mut(owner)?;
+        let share = self.counted.owners.as_mut()?.share_mut(owner)?;
         let start_ns = share.start_ns;
         let (counted, charged_ns) = share.cut(now_ns);
-        self.remember_weights(counted.object_weights());
+        self.code.remember_weights(counted.object_weights());
         let sampled = counted.processes();
-        let generated = self.jit.cut(&self.live_indices(), |process| sampled.contains(&process));
+        let generated = self.code.jit.cut(&self.live_indices(), |process| sampled.contains(&process));
         Some(Collected {
             counted,
             charged_ns,
             processes: Arc::clone(processes),
-            objects: self.objects.snapshot(),
+            objects: self.code.objects.snapshot(),
             generated,
             span: start_ns.min(now_ns)..now_ns,
             is_last: false, // the other targets can use its names
@@ -200,45 +198,25 @@ impl Session {
         now_ns
     }
 
-    fn fade_weights(&mut self) {
-        self.past_weights.retain(|_, weight| {
-            *weight *= REMEMBERED;
-            *weight >= 1.0
-        });
-    }
-
-    /// Adds these weights of objects to the remembered ones, if there is no room for all unwind tables.
-    fn remember_weights(&mut self, weights: FxHashMap<ObjectId, f64>) {
-        if self.objects.is_short_of_room() {
-            weights.into_iter().for_each(|(id, weight)| *self.past_weights.entry(id).or_default() += weight);
-        }
-    }
-
     fn live_indices(&self) -> FxHashSet<ProcessIndex> {
         self.processes.live().map(|(_, process)| process.index).collect()
     }
 
     /// Releases the roots of ended containers: only windows that wait for names still hold them.
     fn release_roots(&mut self) {
-        if self.objects.roots.foreign_views().is_empty() {
+        if self.code.objects.roots.foreign_views().is_empty() {
             return;
         }
         let seen = self.processes.live().filter_map(|(pid, _)| View::foreign_of(pid)).collect();
-        let open = self.owners.iter().flat_map(Owners::all).flat_map(|share| share.counted.frames().frames());
+        let open = self
+            .counted
+            .owners
+            .iter()
+            .flat_map(Owners::all)
+            .flat_map(|share| share.counted.frames().frames());
         let used = self.processes.mapped_objects().chain(open.map(|frame| frame.object)).collect();
-        self.objects.release_roots(&seen, &used);
+        self.code.objects.release_roots(&seen, &used);
     }
-}
-
-/// Weights of objects since the last cut.
-pub(super) fn present_weights(one: &Aggregator, many: Option<&Owners>) -> FxHashMap<ObjectId, f64> {
-    let mut weights = one.object_weights();
-    for share in many.into_iter().flat_map(Owners::all) {
-        for (id, weight) in share.counted.object_weights() {
-            *weights.entry(id).or_default() += weight;
-        }
-    }
-    weights
 }
 
 #[cfg(test)]

@@ -4,16 +4,12 @@
 use profiler_core::process::Process;
 use profiler_core::record::{Mapped, RawSample};
 
-use super::cut::present_weights;
-use super::{Owners, Session};
+use super::Session;
 use crate::jit::MappedAs;
 use crate::objects::is_code_without_file;
 use crate::sys::maps::MappedCode;
 use crate::sys::procfs::Child;
 use crate::sys::{clock, procfs};
-
-/// Shortest time between two decisions which unwind tables stay in memory, if there is no room for all (ns).
-const BETWEEN_REBALANCES_NS: u64 = 2_000_000_000;
 
 /// The result of entering a mapping.
 struct Entered {
@@ -29,9 +25,8 @@ impl Session {
         let found = procfs::name_and_parent(pid);
         let (comm, parent) = found.unwrap_or_else(|| (self.members.names.of(pid), 0));
         self.processes.adopt_at(pid, &comm, now_ns);
-        self.owners.iter_mut().for_each(|owners| owners.met(pid, Some(parent)));
+        self.counted.owners.iter_mut().for_each(|owners| owners.met(pid, Some(parent)));
         self.cpu.adopt_child(pid, parent);
-        self.clocked_cpu.iter_mut().for_each(|cpu| cpu.adopted(pid));
         self.rereads.read(pid);
         let code = self.read_code(pid);
         code.iter().flatten().for_each(|mapped| self.mapped(mapped));
@@ -43,7 +38,7 @@ impl Session {
     fn read_code(&mut self, pid: u32) -> Result<Vec<Mapped>, ::procfs::ProcError> {
         let all = procfs::mapped_code(pid, is_code_without_file)?;
         let original =
-            |MappedCode { mapped, around }| self.objects.origin(&mapped, &around).unwrap_or(mapped);
+            |MappedCode { mapped, around }| self.code.objects.origin(&mapped, &around).unwrap_or(mapped);
         Ok(all.into_iter().map(original).collect())
     }
 
@@ -67,7 +62,7 @@ impl Session {
             (other.start..other.start.saturating_add(other.len)).contains(&mapped.start)
         };
         let code = now.iter().find(is_it)?;
-        self.objects.origin(mapped, &code.around)
+        self.code.objects.origin(mapped, &code.around)
     }
 
     pub(super) fn mapped(&mut self, mapped: &Mapped) {
@@ -81,14 +76,20 @@ impl Session {
                 (false, true) => MappedAs::Data,
                 (false, false) => MappedAs::NoObject,
             };
-            self.jit.mapped(process.index, mapped, place, &self.objects.roots, &self.objects.memory);
+            self.code.jit.mapped(
+                process.index,
+                mapped,
+                place,
+                &self.code.objects.roots,
+                &self.code.objects.memory,
+            );
         }
     }
 
     fn enter(&mut self, mapped: &Mapped) -> Entered {
         let mut is_object = false;
         let has_room = self.processes.mapped(mapped, |mapped| {
-            let loaded = self.objects.load(mapped);
+            let loaded = self.code.objects.load(mapped);
             is_object = loaded.image.is_some();
             loaded
         });
@@ -110,14 +111,6 @@ impl Session {
         }
     }
 
-    /// A mapping may be among the records that were lost, or could not be decoded; without it, every stack through its
-    /// code would be broken from then on. So they are read when a process is sampled next.
-    pub(super) fn records_lost(&mut self) {
-        if self.mappings_reported {
-            self.rereads.lost();
-        }
-    }
-
     /// Reads the mappings of a process, unless it has ended: then there is nothing to read or unwind.
     fn read_maps(&mut self, pid: u32) {
         let once = self.begin_once();
@@ -132,10 +125,7 @@ impl Session {
 
     /// Sets whether records report mappings from now on.
     pub(crate) fn set_mappings_reported(&mut self, reported: bool) {
-        self.mappings_reported = reported;
-        if reported {
-            self.records_lost();
-        }
+        self.rereads.set_reported(reported);
     }
 
     /// Rereads mappings after a sample in memory that was never reported. If no record reports mappings, known code may
@@ -150,7 +140,7 @@ impl Session {
         }
         let is_unreported = !process.space.is_executable(ip)
             && self.rereads.is_worthwhile(sample.pid, process.generation, sample.time_ns);
-        if is_unreported || !self.mappings_reported && self.rereads.is_old(sample.pid, sample.time_ns) {
+        if is_unreported || self.rereads.is_old(sample.pid, sample.time_ns) {
             self.read_maps(sample.pid);
         }
     }
@@ -171,7 +161,6 @@ impl Session {
         let maps = self.read_code(child.pid)?;
         self.processes.adopt_at(child.pid, &procfs::comm(child.pid).unwrap_or_default(), now_ns);
         self.cpu.adopt_child(child.pid, child.parent);
-        self.clocked_cpu.iter_mut().for_each(|cpu| cpu.adopted(child.pid));
         self.rereads.read(child.pid);
         maps.iter().for_each(|mapped| self.mapped(mapped));
         self.spent_once(once);
@@ -181,25 +170,13 @@ impl Session {
     /// Forgets unused objects if there are many; if there is no room for all unwind tables, the ones with the most
     /// weight stay.
     pub(crate) fn keep_within_bounds(&mut self) {
-        if self.objects.is_crowded() {
-            let counted = self.owners.iter().flat_map(Owners::all).map(|share| &share.counted);
-            let frames = counted.chain([&self.aggregator]).flat_map(|counted| counted.frames().frames());
+        if self.code.objects.is_crowded() {
+            let frames = self.counted.frames();
             let used = frames.map(|frame| frame.object).chain(self.processes.mapped_objects()).collect();
-            self.objects.keep_only(&used);
+            self.code.objects.keep_only(&used);
         }
-        let now_ns = clock::monotonic_ns();
-        if now_ns >= self.rebalance_at_ns {
-            self.rebalance_at_ns = now_ns + BETWEEN_REBALANCES_NS;
-            let (past, one, many) = (&self.past_weights, &self.aggregator, self.owners.as_ref());
-            let weights = || {
-                let mut weights = past.clone();
-                let present = present_weights(one, many);
-                present.into_iter().for_each(|(id, weight)| *weights.entry(id).or_default() += weight);
-                weights
-            };
-            if self.objects.rebalance(weights, &mut self.processes) {
-                self.stacks.forget_tables();
-            }
+        if self.code.rebalance(&self.counted, &mut self.processes) {
+            self.stacks.forget_tables();
         }
     }
 }

@@ -29,13 +29,9 @@ impl Session {
     /// A program has ended, because its process ended or executed another one.
     pub(super) fn program_ended(&mut self, pid: u32) {
         self.stacks.forget_process(pid);
-        let counted = match &self.owners {
-            Some(owners) => owners.counted_of(pid),
-            None => Some(&self.aggregator),
-        };
-        if let (Some(process), Some(counted)) = (self.processes.get(pid), counted) {
+        if let (Some(process), Some(counted)) = (self.processes.get(pid), self.counted.of(pid)) {
             let frames = counted.frames().frames();
-            self.jit.ended(process.index, frames, &self.objects.roots, &self.objects.names);
+            self.code.jit.ended(process.index, frames, &self.code.objects.roots, &self.code.objects.names);
         }
     }
 
@@ -43,7 +39,7 @@ impl Session {
     /// program, and lose their user frames, which are the profiler's own code.
     pub(crate) fn await_exec(&mut self, pid: u32, program: &str) {
         self.processes.adopt(pid, program);
-        self.cpu.adopt(pid);
+        self.cpu.scheduled.adopt(pid);
         self.members.awaited = Some(pid);
     }
 
@@ -51,19 +47,19 @@ impl Session {
     /// sampled, so that any unknown process must be a new member.
     pub(crate) fn follow_group(&mut self, group: Arc<Cgroup>, alone: bool) {
         self.members.meets_unknown = alone;
-        self.cpu.follow_group(Arc::clone(&group));
+        self.cpu.scheduled.follow_group(Arc::clone(&group));
         self.members.group = Some(group);
     }
 
     /// This session samples many targets: each process belongs to one of them, or to none once that is known.
     pub(crate) fn follow_owners(&mut self) {
         self.follow_everything();
-        self.owners = Some(Owners::default());
+        self.counted.owners = Some(Owners::default());
     }
 
     /// Declares that there are other targets, which children of this one's processes may join.
     pub(crate) fn is_one_of_many(&mut self) {
-        self.clocked_cpu = Some(ClockedCpu::default());
+        self.cpu.clocked = Some(ClockedCpu::default());
     }
 
     /// A scan has assigned a process to `owner`, or to no target. `is_program`: it belongs there because of its
@@ -71,7 +67,7 @@ impl Session {
     pub(crate) fn assign(&mut self, pid: u32, owner: Option<Owner>, is_program: bool) {
         let process = self.processes.get(pid).map(|process| process.index);
         let program = process.map(|index| self.processes.infos()[index.0 as usize].comm.clone());
-        let Some(owners) = &mut self.owners else { return };
+        let Some(owners) = &mut self.counted.owners else { return };
         if let (Some(owner), Some(program), true) = (owner, program, is_program) {
             owners.note_program(program, owner);
         }
@@ -84,12 +80,12 @@ impl Session {
     /// The processes that the present scan covers and whose target was unknown before, such as those that have executed
     /// another program.
     pub(crate) fn seen_waiting(&self) -> Vec<u32> {
-        self.owners.iter().flat_map(Owners::seen_waiting).collect()
+        self.counted.owners.iter().flat_map(Owners::seen_waiting).collect()
     }
 
     /// A scan of all processes has ended, after each process of a target was assigned.
     pub(crate) fn scan_ended(&mut self) {
-        let Some(owners) = &mut self.owners else { return };
+        let Some(owners) = &mut self.counted.owners else { return };
         let unassigned = owners.scan_ended(procfs::has_ended);
         unassigned.ended.into_iter().for_each(|pid| self.may_have_ended(pid));
         unassigned.live.into_iter().for_each(|pid| self.stop_counting(pid));
@@ -97,17 +93,17 @@ impl Session {
 
     /// Stops counting a process.
     pub(super) fn stop_counting(&mut self, pid: u32) {
-        self.clocked_cpu.iter_mut().for_each(|cpu| cpu.left(pid));
+        self.cpu.left(pid);
         self.program_ended(pid);
         self.processes.forget(pid);
         self.rereads.forget(pid);
-        self.cpu.leave(pid);
+        self.cpu.scheduled.leave(pid);
     }
 
     /// The target is every process of the machine, present and future, except the excluded ones.
     pub(crate) fn follow_everything(&mut self) {
         self.members.meets_unknown = true;
-        self.cpu.follow_machine();
+        self.cpu.scheduled.follow_machine();
     }
 
     /// Excludes the processes of other targets, with their future children; all other processes belong to this target.
@@ -160,7 +156,7 @@ impl Session {
 
     /// A process has left the target.
     pub(crate) fn leave(&mut self, pid: u32) {
-        if let Some(owners) = &mut self.owners {
+        if let Some(owners) = &mut self.counted.owners {
             owners.leave(pid);
         }
         self.stop_counting(pid);

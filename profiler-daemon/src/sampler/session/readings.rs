@@ -49,9 +49,9 @@ impl LastReading {
             lost: self.counts.lost.saturating_sub(last.counts.lost) + self.counts.doubled
                 - last.counts.doubled,
             switches: 0,
-            side_records: self.counts.side_records - last.counts.side_records,
-            foreign_side_records: self.counts.foreign_side_records - last.counts.foreign_side_records,
-            forks: self.counts.forks - last.counts.forks,
+            side_records: self.counts.side_records.own - last.counts.side_records.own,
+            foreign_side_records: self.counts.side_records.foreign - last.counts.side_records.foreign,
+            forks: self.counts.side_records.forks - last.counts.side_records.forks,
             trace_records: 0,
         }
     }
@@ -85,16 +85,16 @@ impl Session {
 
     /// What happened since the last reading; a new one begins.
     pub(crate) fn reading(&mut self, switches: u64) -> Reading {
-        let (target_cpu_ns, gone) = self.cpu.read();
+        let (target_cpu_ns, gone) = self.cpu.scheduled.read();
         let target_cpu_ns = self.cpu_among_many(target_cpu_ns);
         // A process may outlive its first thread, and a zombie its program.
         // Its last samples may still be on their way: it is known until the next reading, unless its number is taken again.
         for pid in
             self.readings.exits.take(std::mem::replace(&mut self.readings.gone, gone), procfs::has_ended)
         {
-            self.clocked_cpu.iter_mut().for_each(|cpu| cpu.left(pid));
+            self.cpu.left(pid);
             self.program_ended(pid);
-            if let Some(owners) = &mut self.owners {
+            if let Some(owners) = &mut self.counted.owners {
                 let process = self.processes.get(pid).map(|process| process.index);
                 owners
                     .ended(pid, process.map(|index| self.processes.infos()[index.0 as usize].comm.as_str()));
@@ -110,10 +110,10 @@ impl Session {
     /// CPU time of this target, if it is one among many with events of their own; otherwise `target_cpu_ns`, which may
     /// be the whole machine's (ns).
     pub(super) fn cpu_among_many(&mut self, target_cpu_ns: u64) -> u64 {
-        if let Some(cpu) = &mut self.clocked_cpu {
+        if let Some(cpu) = &mut self.cpu.clocked {
             return cpu.read();
         }
-        self.owners.iter_mut().for_each(|owners| owners.read_clocks(false));
+        self.counted.owners.iter_mut().for_each(|owners| owners.read_clocks(false));
         target_cpu_ns
     }
 
@@ -124,7 +124,7 @@ impl Session {
 
     /// Marks the start of one-time work, like reading tables, until [`Self::spent_once`].
     pub(crate) fn begin_once(&self) -> OnceFrom {
-        OnceFrom { own_ns: self.own_time.now_ns(), tables_ns: self.objects.once_ns() }
+        OnceFrom { own_ns: self.own_time.now_ns(), tables_ns: self.code.objects.once_ns() }
     }
 
     /// Charges what was spent since `from` over the following minutes.
@@ -139,7 +139,7 @@ impl Session {
             counts: self.counts,
             target_cpu_ns,
             self_cpu_ns: self.own_time.now_ns(),
-            self_once_ns: self.objects.once_ns() + self.readings.once_ns,
+            self_once_ns: self.code.objects.once_ns() + self.readings.once_ns,
         }
     }
 }

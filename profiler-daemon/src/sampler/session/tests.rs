@@ -29,10 +29,13 @@ fn a_process_that_was_found_before_its_birth_was_read_stays_and_is_charged_to_wh
     session.processes.adopt_at(FOUND, "found", 1_000);
     fork(&mut session, FOUND, STRANGER, 900);
     assert!(session.processes.contains(FOUND));
-    assert_eq!((session.counts.forks, session.counts.foreign_side_records), (0, 1));
+    assert_eq!((session.counts.side_records.forks, session.counts.side_records.foreign), (0, 1));
     session.processes.adopt(OURS, "ours");
     fork(&mut session, FOUND, OURS, 950);
-    assert_eq!((session.counts.forks, session.processes.get(FOUND).unwrap().parent), (1, Some(OURS)));
+    assert_eq!(
+        (session.counts.side_records.forks, session.processes.get(FOUND).unwrap().parent),
+        (1, Some(OURS))
+    );
     fork(&mut session, FOUND, STRANGER, 1_100);
     assert!(!session.processes.contains(FOUND), "a stranger has its number");
 }
@@ -61,7 +64,7 @@ fn a_child_that_is_another_target_is_not_followed_whenever_that_is_known() {
     session.exclude_one(FOUND);
     fork(&mut session, FOUND, OURS, 900);
     assert!(!session.processes.contains(FOUND));
-    assert_eq!((session.counts.forks, session.counts.foreign_side_records), (0, 1));
+    assert_eq!((session.counts.side_records.forks, session.counts.side_records.foreign), (0, 1));
     session.include(FOUND); // which has ended; the next of its number may be ours
     fork(&mut session, FOUND, OURS, 950);
     assert!(session.processes.contains(FOUND));
@@ -109,5 +112,5 @@ fn counts_that_a_program_made_up_add_up_all_the_same() {
         session.handle(Drained::Record(Record::Lost { count: u64::MAX }, 0));
     }
     let counts = session.counts;
-    assert_eq!([counts.lost, counts.lost_others, counts.foreign_side_records], [3 * MOST_AT_ONCE; 3]);
+    assert_eq!([counts.lost, counts.lost_others, counts.side_records.foreign], [3 * MOST_AT_ONCE; 3]);
 }

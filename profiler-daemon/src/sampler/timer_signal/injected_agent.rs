@@ -46,7 +46,7 @@ fn stacks_of(pid: u32) -> Result<Box<dyn StackFollower>, String> {
     let symbols = Symbols::new(config::SamplingSettings::default().symbol_memory.get());
     let mut session = Session::new(MethodChoice::fixed(Method::Dwarf), &symbols);
     session.adopt(pid).map_err(|error| format!("cannot be looked at ({error}); start it again"))?;
-    session.objects.read_tables();
+    session.code.objects.read_tables();
     Ok(Box::new(OneProcess { pid, session, unwinder: StackUnwinder::default() }))
 }
 

@@ -57,7 +57,7 @@ fn told(sampler: &mut TimerSampler, until_ns: u64) -> Vec<String> {
 #[test]
 fn samples_of_all_threads_come_in_the_order_of_time_and_young_ones_wait() {
     let mut sampler = sampler(70);
-    let shared = Arc::clone(&sampler.memory);
+    let shared = Arc::clone(&sampler.shared.memory);
     let memory = Memory::open(shared.words()).unwrap();
     let slots = [(70, 70), (70, 71)].map(|(pid, tid)| memory.slot(memory.claim(pid, tid).unwrap()).unwrap());
     assert!(write(&slots[0], &sample_at(10, 100, &[1, 2])) && write(&slots[0], &sample_at(30, 100, &[])));
@@ -80,8 +80,9 @@ fn samples_of_all_threads_come_in_the_order_of_time_and_young_ones_wait() {
 #[test]
 fn a_handler_s_time_is_a_sample_s_where_it_tells_how_late_it_began() {
     let mut sampler = sampler(70);
-    sampler.at_tick = Some(AtTick { period_ns: 4_000_000, place_ns: 100, share: 0.25, share_se: 0.01 });
-    let shared = Arc::clone(&sampler.memory);
+    sampler.target.at_tick =
+        Some(AtTick { period_ns: 4_000_000, place_ns: 100, share: 0.25, share_se: 0.01 });
+    let shared = Arc::clone(&sampler.shared.memory);
     let memory = Memory::open(shared.words()).unwrap();
     let slot = memory.slot(memory.claim(70, 70).unwrap()).unwrap();
     let late_by = [20_000, 40_000, 2_000_000];
@@ -99,7 +100,7 @@ fn a_process_tells_of_itself_and_one_without_a_known_parent_is_the_first_ones() 
     const CHILD: u32 = 5_000_080;
     const STRANGER: u32 = 5_000_090;
     let mut sampler = sampler(70);
-    let shared = Arc::clone(&sampler.memory);
+    let shared = Arc::clone(&sampler.shared.memory);
     let memory = Memory::open(shared.words()).unwrap();
     let slot = |pid| memory.slot(memory.claim(pid, pid).unwrap()).unwrap();
     let (child, stranger) = (slot(CHILD), slot(STRANGER));
@@ -139,7 +140,7 @@ fn a_process_tells_of_itself_and_one_without_a_known_parent_is_the_first_ones() 
 #[test]
 fn what_finds_no_room_is_lost_and_counted() {
     let mut sampler = sampler(70);
-    let shared = Arc::clone(&sampler.memory);
+    let shared = Arc::clone(&sampler.shared.memory);
     let memory = Memory::open(shared.words()).unwrap();
     let slot = memory.slot(memory.claim(70, 70).unwrap()).unwrap();
     let big = sample_at(5, 1, &vec![0; 7_680]); // 60 KiB
@@ -165,7 +166,7 @@ fn what_finds_no_room_is_lost_and_counted() {
 fn what_is_too_much_for_a_drain_waits_for_the_next() {
     const THREADS: u64 = 300;
     let mut sampler = sampler(70);
-    let shared = Arc::clone(&sampler.memory);
+    let shared = Arc::clone(&sampler.shared.memory);
     let memory = Memory::open(shared.words()).unwrap();
     for thread in 0..THREADS {
         let index = memory.claim(70, 71 + thread as u32).unwrap();
@@ -189,7 +190,7 @@ fn nobody_who_was_heard_is_told_and_so_are_threads_without_a_timer() {
     let mut sampler = sampler(70);
     told(&mut sampler, 50);
     assert!(sampler.shortfalls()[0].contains("was not sampled"));
-    let shared = Arc::clone(&sampler.memory);
+    let shared = Arc::clone(&sampler.shared.memory);
     let memory = Memory::open(shared.words()).unwrap();
     memory.claim(70, 70).unwrap();
     memory.note_left_out();
@@ -211,7 +212,7 @@ fn what_an_agent_is_given_begins_with_a_sign_of_life() {
 #[test]
 fn a_sampler_that_is_dropped_has_agents_stop() {
     let sampler = sampler(70);
-    let shared = Arc::clone(&sampler.memory);
+    let shared = Arc::clone(&sampler.shared.memory);
     let is_over = || Memory::open(shared.words()).unwrap().is_over(0);
     assert!(!is_over());
     drop(sampler);
@@ -227,8 +228,8 @@ proptest! {
         kind in 0_u64..6,
     ) {
         let mut sampler = sampler(70);
-        let words = sampler.memory.words().len();
-        let shared = Arc::clone(&sampler.memory);
+        let words = sampler.shared.memory.words().len();
+        let shared = Arc::clone(&sampler.shared.memory);
     let memory = Memory::open(shared.words()).unwrap();
         let slot = memory.slot(memory.claim(70, 71).unwrap()).unwrap();
         let mut ring = ring;
@@ -240,7 +241,7 @@ proptest! {
         told(&mut sampler, 50);
         for (area, word, value) in writes {
             let at = [0, 512, words - 64][area] + word;
-            sampler.memory.words()[at].store(value, std::sync::atomic::Ordering::Relaxed);
+            sampler.shared.memory.words()[at].store(value, std::sync::atomic::Ordering::Relaxed);
         }
         for _ in 0..3 {
             told(&mut sampler, u64::MAX);

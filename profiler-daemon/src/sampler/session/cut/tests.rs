@@ -91,8 +91,8 @@ fn sharing(target: &Target, symbols: &Symbols) -> Session {
 
 fn add(session: &mut Session, pid: u32, kernel: &[u64], user: &[u64], weight_ns: u64) {
     let process = session.processes.get(pid).unwrap();
-    session.jit.sampled(process.index, pid, &session.objects.roots);
-    session.aggregator.add(process, Chain { kernel, user, outcome: Outcome::Complete }, weight_ns);
+    session.code.jit.sampled(process.index, pid, &session.code.objects.roots);
+    session.counted.aggregator.add(process, Chain { kernel, user, outcome: Outcome::Complete }, weight_ns);
 }
 
 fn name(collected: Collected) -> SymbolizedProfile {
@@ -113,7 +113,7 @@ fn by_names(profile: &SymbolizedProfile) -> BTreeMap<(u32, Vec<String>), (u64, u
 }
 
 fn counts(session: &Session) -> NameCounts {
-    session.objects.names.counts()
+    session.code.objects.names.counts()
 }
 
 /// Gives both sessions what the rings hold.
@@ -225,7 +225,7 @@ fn what_was_named_once_is_named_again_for_nothing() {
     let after_first = counts(&session);
     assert!(after_first.sources >= 1 && after_first.lists == 1, "{after_first:?}");
     assert!(first.functions.iter().any(|function| function.name == "made"));
-    let opened = session.objects.once_ns();
+    let opened = session.code.objects.once_ns();
     for _ in 0..5 {
         sample(&mut session);
         let again = name(session.cut());
@@ -235,14 +235,14 @@ fn what_was_named_once_is_named_again_for_nothing() {
     let NameCounts { namings, sources, lists, list_bytes, .. } = counts(&session);
     assert_eq!((namings, sources), (6, after_first.sources), "nothing was opened");
     assert_eq!((lists, list_bytes), (1, after_first.list_bytes), "nor read");
-    assert_eq!(session.objects.once_ns(), opened);
+    assert_eq!(session.code.objects.once_ns(), opened);
     for &new in &libc[400..410] {
         add(&mut session, target.pid(), &[], &[new], 1_000);
         name(session.cut());
     }
     let NameCounts { sources, reused, loaded_bytes, .. } = counts(&session);
     assert_eq!((sources, reused), (after_first.sources, 10), "they are new, and the tables are there");
-    let memory = &session.objects.memory;
+    let memory = &session.code.objects.memory;
     assert!(loaded_bytes > 0 && loaded_bytes < memory.held() && memory.peak() <= MEMORY);
 }
 
@@ -324,7 +324,7 @@ fn names_that_gave_way_are_read_again() {
     }
     let counts = counts(&session);
     assert!(counts.given_up > 0 && counts.read_again > 0, "{counts:?}");
-    assert!(session.objects.memory.peak() <= memory && session.objects.memory.left() >= memory / 4);
+    assert!(session.code.objects.memory.peak() <= memory && session.code.objects.memory.left() >= memory / 4);
 }
 
 #[test]
@@ -360,10 +360,10 @@ fn a_thousand_cuts_of_code_that_changes_take_no_more_than_a_few() {
         let profile = name(session.cut());
         assert!(profile.functions.iter().any(|function| function.name == format!("made in {cut}")));
         assert!(session.processes.infos().len() <= 1_002, "{}", session.processes.infos().len());
-        assert_eq!((session.aggregator.frames().frames().len(), session.jit.programs()), (0, 1));
+        assert_eq!((session.counted.aggregator.frames().frames().len(), session.code.jit.programs()), (0, 1));
         kept.push(counts(&session).kept_bytes);
     }
-    let memory = &session.objects.memory;
+    let memory = &session.code.objects.memory;
     assert!(kept.iter().all(|&kept| kept <= memory.cap() / 4), "{kept:?}");
     assert!(memory.peak() <= memory.cap() && counts(&session).given_up > 0, "{:?}", counts(&session));
     assert!(memory.held() <= memory.cap() / 2, "nothing but what is kept");

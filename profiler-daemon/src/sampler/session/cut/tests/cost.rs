@@ -134,7 +134,7 @@ fn the_cost_of_naming() {
         };
         let (near, anywhere, none) = (cuts(true, NEW), cuts(false, NEW), cuts(true, 0));
         let counts = counts(&session);
-        let memory = &session.objects.memory;
+        let memory = &session.code.objects.memory;
         eprintln!(
             "{:40} {:8.2} {near} {anywhere} {none}  read {} times after the first, {} KiB held, {} KiB at most",
             path.display(),

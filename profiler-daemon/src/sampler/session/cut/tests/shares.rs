@@ -8,21 +8,21 @@ fn targets(count: u32) -> Session {
     let mut session = Session::new(MethodChoice::fixed(Method::Fp), &Symbols::new(MEMORY));
     session.follow_owners();
     session.times.range_start_ns = clock::monotonic_ns();
-    let owners = session.owners.as_mut().unwrap();
+    let owners = session.counted.owners.as_mut().unwrap();
     (0..count).for_each(|target| owners.enter(Owner(target), None, false, clock::monotonic_ns()));
     session
 }
 
 fn begin(session: &mut Session, pid: u32, target: u32) {
     session.processes.adopt(pid, "made up");
-    session.owners.as_mut().unwrap().assign(pid, Some(Owner(target)));
+    session.counted.owners.as_mut().unwrap().assign(pid, Some(Owner(target)));
 }
 
 fn sample(session: &mut Session, pid: u32) {
     let chain = Chain { kernel: &[], user: &[GENERATED], outcome: Outcome::Complete };
     let sampled = Sampled { pid, weight_ns: 7, done_ns: 7, frames: 1, stack_bytes: 0, is_completed: false };
     let process = session.processes.get(pid).unwrap();
-    assert!(session.owners.as_mut().unwrap().add(process, chain, sampled).is_some());
+    assert!(session.counted.owners.as_mut().unwrap().add(process, chain, sampled).is_some());
 }
 
 /// The processes that were sampled in a window.
@@ -65,12 +65,12 @@ fn rounds_end_too_where_every_window_is_asked_for() {
 fn samples_of_a_process_that_waits_for_a_look_stay_its_own() {
     let mut session = targets(2);
     session.processes.adopt(1, "waits");
-    session.owners.as_mut().unwrap().met(1, None);
+    session.counted.owners.as_mut().unwrap().met(1, None);
     sample(&mut session, 1);
     (0..3).for_each(|_| drop(session.cut_all_shares()));
     session.processes.forget(1);
     begin(&mut session, 2, 1);
-    session.owners.as_mut().unwrap().assign(1, Some(Owner(0)));
+    session.counted.owners.as_mut().unwrap().assign(1, Some(Owner(0)));
     session.cut_share(Owner(1));
     begin(&mut session, 3, 1);
     assert_eq!(sampled_in(&session.cut_share(Owner(0)).unwrap()), [1]);
