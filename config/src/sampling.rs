@@ -95,7 +95,7 @@ pub enum InvalidSetting {
     #[error("a rate of {0} cannot be sampled: give 1 to 50000 Hz")]
     Rate(Hertz),
     /// The level of the intervals says nothing.
-    #[error("a confidence of {0} has no interval: give 50% to 99.99%, such as 95%")]
+    #[error("there is no interval for this confidence: give 50% to 99.99%, such as 95%")]
     Confidence(Ratio),
     /// The precision is finer than [`MIN_PRECISION`] or blunter than [`MAX_PRECISION`].
     #[error("a precision of {0} cannot be waited for: give 0.1% to 50%, such as 5%")]

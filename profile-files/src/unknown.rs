@@ -281,8 +281,9 @@ fn in_words(outcome: Outcome) -> (&'static str, &'static str) {
             "raise it: `sudo sysctl kernel.perf_event_max_stack=1024`",
         ),
         Outcome::NoTables => (
-            "that code has no unwind information, and no frame pointer that leads on",
-            "build that module with -fasynchronous-unwind-tables or -fno-omit-frame-pointer",
+            "that code has no unwind information that could be read, and no frame pointer that leads on",
+            "build that module with -fasynchronous-unwind-tables or -fno-omit-frame-pointer; run as root if its file was deleted or \
+             may not be read",
         ),
         Outcome::OtherStack => {
             ("the thread had changed to another stack, of which nothing was copied", "use --unwind fp")

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use self::space::Mapping;
-pub use self::space::{AddressSpace, LoadedObject};
+pub use self::space::{AddressSpace, LoadedObject, page_start};
 use crate::elf::ElfImage;
 use crate::profile::{ProcessIndex, ProcessInfo};
 use crate::record::{Mapped, Task};

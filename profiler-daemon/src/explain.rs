@@ -143,7 +143,7 @@ pub(crate) fn open(error: OpenError, pid: Option<u32>) -> anyhow::Error {
         }),
         OpenError::TargetNotPermitted(_) => {
             let process = pid.map_or("the process".to_owned(), |pid| format!("process {pid}"));
-            denied(format!("{process} belongs to another user or is protected; run as its owner or as root"))
+            denied(not_ours(&process))
         }
         OpenError::TargetGone => anyhow!("the process ended before it could be attached to; start it again"),
         OpenError::RingMemory(cause) => denied(format!(
@@ -151,8 +151,8 @@ pub(crate) fn open(error: OpenError, pid: Option<u32>) -> anyhow::Error {
              kernel.perf_event_mlock_kb=2048`, raise `ulimit -l`, or run as root"
         )),
         OpenError::TooManyEvents { needed, limit } => anyhow!(
-            "{needed} events are needed for all threads, but only {limit} files may be open; raise `ulimit \
-             -n`, or run as root with --attach-mode cpu"
+            "{needed} events are needed for all threads, each an open file beside those that are open already, \
+             and only {limit} files may be open; raise `ulimit -n`"
         ),
         OpenError::Other(cause) => {
             anyhow!("perf events do not work here ({cause}); `sweetspot doctor` says more")
@@ -212,15 +212,40 @@ pub(crate) fn first_thread(pid: u32) -> Result<()> {
     Ok(())
 }
 
+/// Why a process may not be looked into, and what to do.
+fn not_ours(process: &str) -> String {
+    if nix::unistd::geteuid().is_root() {
+        format!(
+            "{process} is protected, as by a security module or a container; `sweetspot doctor` says more"
+        )
+    } else {
+        format!("{process} belongs to another user or is protected; run as its owner or as root")
+    }
+}
+
+/// [`maps`] for several processes: those that can be read are profiled, whatever becomes of the others.
+pub(crate) fn maps_of_several(
+    reads: Vec<(u32, Result<(), ProcError>)>,
+    notes: &mut Vec<String>,
+) -> Result<()> {
+    let processes = reads.len();
+    let refused = reads.into_iter().filter_map(|(pid, read)| maps(pid, read, notes).err());
+    let mut refused: Vec<anyhow::Error> = refused.collect();
+    if refused.len() == processes && processes > 0 {
+        return Err(refused.swap_remove(0));
+    }
+    notes.extend(refused.iter().map(|error| format!("names are missing: {error}")));
+    Ok(())
+}
+
 /// What to make of the attempt to read which code is mapped: a process that has ended is an error, missing
 /// permission leaves a profile with fewer names.
 pub(crate) fn maps(pid: u32, read: Result<(), ProcError>, notes: &mut Vec<String>) -> Result<()> {
     match read {
         Ok(()) => Ok(()),
-        Err(ProcError::PermissionDenied(_)) => Err(Failure::NotPermitted(format!(
-            "process {pid} belongs to another user or is protected; run as its owner or as root"
-        ))
-        .into()),
+        Err(ProcError::PermissionDenied(_)) => {
+            Err(Failure::NotPermitted(not_ours(&format!("process {pid}"))).into())
+        }
         Err(ProcError::NotFound(_)) => {
             Err(anyhow!("process {pid} ended before it could be attached to; start it again"))
         }

@@ -24,6 +24,14 @@ impl LoadedObject {
     pub const UNKNOWN: LoadedObject = LoadedObject { id: ObjectId::UNKNOWN, image: None };
 }
 
+/// Code of which nothing tells where its functions begin is one place for each page of this size (bytes).
+const PAGE_BYTES: u64 = 4096;
+
+/// The beginning of the page that holds an address, which stands for the function there if nothing tells where that begins.
+pub fn page_start(address: u64) -> u64 {
+    address & !(PAGE_BYTES - 1)
+}
+
 /// The code at a program's entry point is no longer than this (bytes).
 const ENTRY_BYTES: u64 = 64;
 /// The same of the function there, which compilers may have put everything into that the program does first (bytes).
@@ -152,7 +160,7 @@ impl AddressSpace {
     pub fn function(&self, address: u64) -> Frame {
         let frame = self.locate(address);
         let image = self.mapping(address).and_then(|m| m.image.as_ref());
-        let start = image.map_or(frame.address & !0xfff, |image| image.place_start(frame.address));
+        let start = image.map_or(page_start(frame.address), |image| image.place_start(frame.address));
         Frame { address: start, ..frame }
     }
 

@@ -165,11 +165,13 @@ pub(crate) fn attach(job: &AttachJob) -> Result<ExitCode> {
             format!("cgroup {}", group.name())
         }
         None => {
-            for &pid in &pids {
+            let adopt = |&pid: &u32| {
                 let adopted = engine.session.adopt(pid);
                 engine.sampler.beat();
-                explain::maps(pid, adopted, &mut engine.notes)?;
-            }
+                (pid, adopted)
+            };
+            let adopted = pids.iter().map(adopt).collect();
+            explain::maps_of_several(adopted, &mut engine.notes)?;
             match setup.nature.runs_in_target {
                 true => engine.notes.extend(explain::children_left_alone(&pids)),
                 false => engine.adopt_descendants(),

@@ -12,6 +12,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use profiler_core::aggregate::{Aggregate, Tally};
+use profiler_core::process::page_start;
 use profiler_core::profile::{
     Function, FunctionIndex, Line, Location, LocationIndex, ModuleIndex, ModuleInfo, ProcessIndex,
     ProcessInfo, Run, StackWindow, SymbolizedProfile, Unknown, WeightedStack,
@@ -336,7 +337,7 @@ impl<'a> Names<'a> {
             Err(reason) => {
                 // Addresses of one function belong together even without a name.
                 let start = object.and_then(|object| object.place_start(address));
-                let offset = start.unwrap_or(address);
+                let offset = start.unwrap_or(page_start(address));
                 let name = format!("{}+{offset:#x}", profile.modules[module.0 as usize].name);
                 (vec![self.line(nameless(name), module, profile)], Some(reason))
             }

@@ -287,7 +287,8 @@ fn remedy(outcome: Outcome) -> Option<&'static str> {
             "are longer than the kernel's chain; raise kernel.perf_event_max_stack, or take --unwind dwarf",
         ),
         Outcome::NoTables => Some(
-            "end in code without unwind tables; keep the section .eh_frame, or build with -fno-omit-frame-pointer",
+            "end in code without unwind tables: build with -fno-omit-frame-pointer, keep the section .eh_frame, and keep the file \
+             that a process runs (as root, deleted ones are read, too)",
         ),
         _ => None,
     }

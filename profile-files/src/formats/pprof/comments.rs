@@ -105,10 +105,11 @@ fn in_words(run: &Run) -> String {
         false => String::new(),
     };
     format!(
-        "sweetspot {}: {} samples, last rate {:.1} Hz{fleet}, overhead {:.3}% of the CPU time",
+        "sweetspot {}: {} samples, last rate {:.1} Hz{fleet}, slowdown {:.2}%, with own CPU time and set-up {:.2}%",
         env!("CARGO_PKG_VERSION"),
         run.counts.samples,
         run.rate.rate_hz,
+        run.overhead.slowdown_ratio * 100.0,
         run.overhead.overhead_ratio * 100.0,
     )
 }

@@ -170,7 +170,7 @@ fn a_replica_says_what_it_is_one_of() {
     let first_comment = |profile: &SymbolizedProfile| comments::write(&profile.run).remove(0);
     assert!(!first_comment(&profile).contains("replicas"));
     profile.run.rate.replicas = 6.04;
-    assert!(first_comment(&profile).contains("last rate 60.0 Hz (one of 6.0 replicas), overhead"));
+    assert!(first_comment(&profile).contains("last rate 60.0 Hz (one of 6.0 replicas), slowdown"));
 }
 
 /// Earlier versions wrote comments for programs as pprof's tools show them.

@@ -96,7 +96,9 @@ pub(super) fn rate(run: &Run) -> Option<String> {
         let _ =
             write!(text, "; one of {:.1} replicas: {factor:.2} of the rate of one alone", run.rate.replicas);
     }
-    if let Some(bound) = bound(run) {
+    // A bound that left the law all that it asks for is no news.
+    let has_all = run.rate.law_samples >= 1.0 && run.counts.samples as f64 >= run.rate.law_samples;
+    if let Some(bound) = bound(run).filter(|_| !has_all || is_fixed(run)) {
         let _ = write!(text, "; {bound}");
     }
     Some(text)
