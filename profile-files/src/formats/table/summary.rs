@@ -17,6 +17,8 @@ use crate::unknown::UnknownList;
 const NAMELESS_WORTH_A_LINE: f64 = 0.01;
 /// The same of the CPU time that nobody sampled.
 const NOT_SAMPLED_WORTH_A_WORD: f64 = 0.01;
+/// The time over which a budget holds (s).
+const BUDGET_SPAN_S: f64 = 10.0;
 const TIED: &str = "~ in another run it may well take no more than the next";
 const TOO_SHORT: &str = "~ this run does not show which takes more in another: it was too short, or its functions ran on for too long";
 /// How far the weights may be from the scheduler's figure before the person is told.
@@ -186,10 +188,14 @@ pub(super) fn overhead(run: &Run) -> Option<String> {
         let relative = run.cpu.sampling_cpu_se_s / run.cpu.sampling_cpu_s.max(f64::MIN_POSITIVE);
         let half_ratio = score(run) * relative * run.overhead.slowdown_ratio;
         let unsure = if half_ratio > 0.0 { format!(" ± {}", percent(half_ratio, 2)) } else { String::new() };
+        // A short run may spend at once what ten seconds are granted.
+        let is_over = budget_ratio > 0.0 && run.overhead.slowdown_ratio > budget_ratio;
+        let is_ahead = is_over && run.duration_s < BUDGET_SPAN_S;
         shares.push(format!(
-            "slowdown {}{unsure}{}",
+            "slowdown {}{unsure}{}{}",
             percent(run.overhead.slowdown_ratio, 2),
-            at_most(budget_ratio)
+            at_most(budget_ratio),
+            if is_ahead { " over ten seconds" } else { "" }
         ));
     }
     if run.overhead.own_cpu_ratio > 0.0 {
