@@ -35,6 +35,8 @@ pub(crate) struct NameBudget {
     room_ns: Arc<AtomicI64>,
     /// What was spent on names (ns).
     spent_ns: Arc<AtomicU64>,
+    /// The clock of naming when the object that is being read was begun, or its time last booked (ns); 0 while nothing is read.
+    reading_since_ns: Arc<AtomicU64>,
     /// The part spent by other threads and not yet subtracted from the pace's level (ns).
     beside_ns: Arc<AtomicU64>,
     /// Requests that wait for the queue.
@@ -50,9 +52,19 @@ impl NameBudget {
         self.room_ns.store(room_ns as i64, Ordering::Relaxed);
     }
 
-    /// CPU time that was spent on names (ns).
-    pub(crate) fn spent_ns(&self) -> u64 {
-        self.spent_ns.load(Ordering::Relaxed)
+    /// CPU time that was spent on names, with what is not booked yet of the object that is being read (ns): a large one takes
+    /// several of the loop's steps, which would take it for something else until then. `naming_ns` is the clock of naming.
+    pub(crate) fn spent_ns(&self, naming_ns: u64) -> u64 {
+        let not_booked_ns = match self.reading_since_ns.load(Ordering::Relaxed) {
+            0 => 0,
+            since_ns => naming_ns.saturating_sub(since_ns),
+        };
+        self.spent_ns.load(Ordering::Relaxed) + not_booked_ns
+    }
+
+    /// An object is read from here on, by the clock of naming (ns), or none.
+    pub(crate) fn reads_since(&self, naming_ns: Option<u64>) {
+        self.reading_since_ns.store(naming_ns.unwrap_or(0), Ordering::Relaxed);
     }
 
     fn has_room(&self) -> bool {
@@ -200,7 +212,12 @@ mod tests {
         pace.budget.spend_beside(SECOND_NS / 20);
         pace.settle(10 * SECOND_NS, 0);
         assert!((pause_s(&pace, 0, 0) - 3.0).abs() < 1e-6);
-        assert_eq!(pace.budget.spent_ns(), SECOND_NS / 20);
+        assert_eq!(pace.budget.spent_ns(0), SECOND_NS / 20);
+        // What is not booked yet is spent, too.
+        pace.budget.reads_since(Some(7));
+        assert_eq!(pace.budget.spent_ns(7 + SECOND_NS), SECOND_NS / 20 + SECOND_NS);
+        pace.budget.reads_since(None);
+        assert_eq!(pace.budget.spent_ns(7 + SECOND_NS), SECOND_NS / 20);
         pace.settle(13 * SECOND_NS, 0);
         assert_eq!(pause_s(&pace, 3, 0), 0.0, "it was taken off once");
     }
@@ -248,7 +265,7 @@ mod tests {
         pace.settle(10 * SECOND_NS, SECOND_NS / 25);
         assert_eq!(pause_s(&pace, 0, 0), 10.0);
         assert_eq!(pause_s(&pace, 55, 0), 5.0);
-        assert_eq!(pace.budget.spent_ns(), SECOND_NS / 25);
+        assert_eq!(pace.budget.spent_ns(0), SECOND_NS / 25);
         pace.budget.allow(0.01, 0.05e9);
         assert_eq!(pause_s(&pace, 0, 0), 2.0);
     }

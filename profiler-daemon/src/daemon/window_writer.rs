@@ -163,6 +163,12 @@ impl WriterShared {
     fn is_ending(&self) -> bool {
         self.is_ending.load(Ordering::Relaxed)
     }
+
+    /// The clock of naming: CPU time of the threads and processes that look for names (ns), without the main thread and without the
+    /// spooling thread, which books its own.
+    fn naming_ns(&self) -> u64 {
+        clock::beside_main_thread_ns().saturating_sub(self.state().spooling_ns)
+    }
 }
 
 /// The threads that spool, name and keep.
@@ -345,7 +351,7 @@ impl WindowWriter {
 
     /// Own CPU time for naming and storing windows so far (ns).
     pub(crate) fn names_ns(&self) -> u64 {
-        self.budget.spent_ns()
+        self.budget.spent_ns(self.shared.naming_ns())
     }
 
     /// Answers once all that was handed over before is kept.

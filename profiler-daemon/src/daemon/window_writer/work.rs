@@ -105,12 +105,6 @@ impl Work {
         self.tell();
     }
 
-    /// CPU time of the threads and processes that look for names (ns), without the main thread and without the spooling
-    /// thread, which books its own.
-    fn cpu_ns(&self) -> u64 {
-        clock::beside_main_thread_ns().saturating_sub(self.shared.state().spooling_ns)
-    }
-
     /// Takes over new rules, exports and suspects, which do not come through the queue.
     fn look(&mut self) {
         let mut state = self.shared.state();
@@ -144,8 +138,10 @@ impl Work {
                 return None;
             }
             let (shared, before_ns) = (self.shared.clone(), clock::thread_cpu_ns());
+            self.pace.budget.reads_since(Some(shared.naming_ns()));
             let more = self.store.maintain(&self.now(), &|| !shared.is_ending());
             self.merged_ns = clock::monotonic_ns();
+            self.pace.budget.reads_since(None);
             self.pace.settle(self.merged_ns, clock::thread_cpu_ns().saturating_sub(before_ns));
             if !more || !self.shared.state().handed.is_empty() {
                 return None;
@@ -319,12 +315,13 @@ struct Pacing<'a> {
 
 impl<'a> Pacing<'a> {
     fn new(work: &'a mut Work, handed_ns: u64) -> Self {
-        let settled_ns = work.cpu_ns();
+        let settled_ns = work.shared.naming_ns();
         Self { work, handed_ns, settled_ns }
     }
 
     fn settle(&mut self) {
-        let cpu_ns = self.work.cpu_ns();
+        let cpu_ns = self.work.shared.naming_ns();
+        self.work.pace.budget.reads_since(None);
         let spent_ns = cpu_ns.saturating_sub(std::mem::replace(&mut self.settled_ns, cpu_ns));
         self.work.pace.settle(clock::monotonic_ns(), spent_ns);
     }
@@ -345,11 +342,18 @@ impl<'a> Pacing<'a> {
                 looked = Instant::now();
             }
         }
-        self.settled_ns = self.work.cpu_ns(); // time of other threads during the wait is not for names
+        self.settled_ns = self.work.shared.naming_ns(); // time of other threads during the wait is not for names
+        self.work.pace.budget.reads_since(Some(self.settled_ns));
     }
 
     fn is_crowded(&self) -> bool {
         self.work.shared.waiting_bytes.load(Ordering::Relaxed) > self.work.rules.most_bytes / 2
+    }
+}
+
+impl Drop for Pacing<'_> {
+    fn drop(&mut self) {
+        self.work.pace.budget.reads_since(None);
     }
 }
 
