@@ -118,18 +118,7 @@ impl Daemon {
 
     /// A name for a target that was requested without one, made from its selection.
     fn name_for(&self, target: &TargetSettings) -> String {
-        const ENDING: usize = 4; // room for a number
-        let is_kept = |c: &char| TargetSettings::is_name_character(*c);
-        let words: String = target
-            .in_words()
-            .chars()
-            .map(|c| if c == ' ' || c == '/' { '-' } else { c })
-            .filter(is_kept)
-            .collect();
-        let name = words.trim_matches(|c: char| !c.is_ascii_alphanumeric());
-        let most = target.each.map_or(TargetSettings::MAX_NAME, |_| TargetSettings::MAX_FAMILY_NAME);
-        let name: String = name.chars().take(most - ENDING).collect();
-        let name = if name.is_empty() { "asked".to_owned() } else { name };
+        let name = name_of(target);
         let numbered = (2..).map(|number| format!("{name}-{number}"));
         std::iter::once(name.clone()).chain(numbered).find(|name| self.named(name).is_none()).unwrap_or(name)
     }
@@ -272,6 +261,20 @@ impl Daemon {
     }
 }
 
+/// A name from a target's selection, with room for a number: of a control group, the last part of its path.
+fn name_of(target: &TargetSettings) -> String {
+    const ENDING: usize = 4; // room for a number
+    let alone = TargetSettings { each: None, ..target.clone() };
+    let group = target.cgroup.as_ref().and_then(|path| path.file_name());
+    let words = group.map_or_else(|| alone.in_words(), |group| group.to_string_lossy().into_owned());
+    let words = words.replace([' ', '/'], "-");
+    let words: String = words.chars().filter(|c| TargetSettings::is_name_character(*c)).collect();
+    let name = words.trim_matches(|c: char| !c.is_ascii_alphanumeric());
+    let most = target.each.map_or(TargetSettings::MAX_NAME, |_| TargetSettings::MAX_FAMILY_NAME);
+    let name: String = name.chars().take(most - ENDING).collect();
+    if name.is_empty() { "asked".to_owned() } else { name }
+}
+
 impl TargetCounts {
     /// Whether sampling works, as far as is known: targets that wait for a process say nothing about it.
     fn is_any_sampled_or_none_failed(&self) -> bool {
@@ -330,6 +333,18 @@ mod tests {
         };
         assert!(!counts(0, 0, 0, 1) && !counts(0, 3, 1, 2));
         assert!(counts(0, 0, 0, 0) && counts(0, 3, 0, 0) && counts(1, 0, 0, 5));
+    }
+
+    #[test]
+    fn a_target_is_named_after_the_last_part_of_its_group() {
+        let name = |cgroup: &str, each| {
+            name_of(&TargetSettings { cgroup: Some(cgroup.into()), each, ..TargetSettings::default() })
+        };
+        assert_eq!(name("/system.slice/web.service", Some(config::Each::User)), "web.service");
+        assert_eq!(name("/system.slice/web.service", None), "web.service");
+        assert_eq!(name("/", Some(config::Each::Unit)), "cgroup");
+        let pid = TargetSettings { pid: Some(7), ..TargetSettings::default() };
+        assert_eq!(name_of(&pid), "pid-7");
     }
 
     #[test]
