@@ -10,7 +10,7 @@ use profile_files::range::{self, RangeError};
 use profile_files::store::{Query, StoreError};
 use profile_files::table::View;
 use profile_files::unknown::{self, UnknownList};
-use profile_files::{Format, JSON, names, pprof};
+use profile_files::{Format, JSON, TABLE, names, pprof};
 use profiler_core::merge::{Merger, Range};
 use profiler_core::profile::SymbolizedProfile;
 
@@ -56,13 +56,24 @@ pub(crate) enum ReportSource {
 pub(crate) fn run(job: &ReportJob, terminal: Terminal) -> Result<()> {
     let profile = match &job.source {
         ReportSource::Files(files) => from_files(files)?,
-        ReportSource::Store { folder, query } => from_store(folder, query, terminal)?,
+        ReportSource::Store { folder, query } => {
+            let profile = from_store(folder, query)?;
+            if !shows_notes(job) {
+                say_missing(&profile, terminal);
+            }
+            profile
+        }
     };
     if !job.files.is_empty() {
         let files = OutputJob { files: job.files.clone(), ..OutputJob::default() };
         return Outputs::prepare(&files)?.deliver(&profile);
     }
     print(job, &profile, terminal)
+}
+
+/// Whether the notes of the profile are part of what is printed.
+fn shows_notes(job: &ReportJob) -> bool {
+    job.files.is_empty() && !job.unknown && [&TABLE, &JSON].contains(&job.format)
 }
 
 fn print(job: &ReportJob, profile: &SymbolizedProfile, terminal: Terminal) -> Result<()> {
@@ -141,8 +152,8 @@ fn from_file(file: &Path) -> Result<SymbolizedProfile> {
     })
 }
 
-/// Reads a range of the store, and says what is missing of it.
-fn from_store(folder: &Path, query: &Query, terminal: Terminal) -> Result<SymbolizedProfile> {
+/// Reads a range of the store.
+fn from_store(folder: &Path, query: &Query) -> Result<SymbolizedProfile> {
     let read = range::read(folder, query, &|| true).map_err(|unread| match &unread {
         RangeError::Store(StoreError::Unreadable { cause, .. })
             if cause.kind() == ErrorKind::PermissionDenied =>
@@ -151,11 +162,10 @@ fn from_store(folder: &Path, query: &Query, terminal: Terminal) -> Result<Symbol
         }
         _ => Error::from(unread),
     })?;
-    say_missing(&read.profile, terminal);
     Ok(read.profile)
 }
 
-/// Says what is missing of a profile of a range, wherever it goes.
+/// Says what is missing of a profile of a range, where its notes are not printed with it.
 pub(crate) fn say_missing(profile: &SymbolizedProfile, terminal: Terminal) {
     range::missing(profile).for_each(|note| terminal.say(note));
 }
@@ -165,6 +175,7 @@ mod tests {
     use profiler_core::profile::{Outcome, StackWindow, Window};
 
     use super::*;
+    use profile_files::FOLDED;
     use profile_files::functions::{FunctionCost, functions};
     use profile_files::testing::{self, stack};
 
@@ -259,6 +270,18 @@ mod tests {
             "{:?}",
             sum.notes
         );
+    }
+
+    #[test]
+    fn what_is_missing_is_said_beside_outputs_without_notes_alone() {
+        let shown = |format: &'static Format, unknown, files: &[OutputFile]| {
+            let source = ReportSource::Files(Vec::new());
+            shows_notes(&ReportJob { source, files: files.to_vec(), format, unknown, top: Top::ALL })
+        };
+        assert!(shown(&TABLE, false, &[]) && shown(&JSON, false, &[]));
+        assert!(!shown(&FOLDED, false, &[]) && !shown(&TABLE, true, &[]));
+        let file = OutputFile { path: "a.folded".into(), format: &FOLDED };
+        assert!(!shown(&TABLE, false, &[file]));
     }
 
     #[test]

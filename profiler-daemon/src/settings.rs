@@ -185,6 +185,14 @@ fn sampling(args: &cli::SamplingArgs, output: &cli::OutputArgs) -> Result<Sampli
     Ok(settings)
 }
 
+/// The range from `--from` to `--to` is none; without `--to` it ends now.
+fn empty_range(has_end: bool) -> anyhow::Error {
+    usage(match has_end {
+        true => "--to is not after --from; give a later --to, or an earlier --from",
+        false => "--from is not before now; give an earlier time, such as --from -1h",
+    })
+}
+
 /// Each file once.
 fn distinct<'a>(files: impl Iterator<Item = &'a PathBuf>) -> Result<()> {
     let mut paths: Vec<_> = files.collect();

@@ -269,6 +269,18 @@ fn tables_have_20_rows_and_with_top_0_all() {
 }
 
 #[test]
+fn a_range_of_no_time_is_refused_with_what_is_wrong() {
+    for command in ["ctl profile", "report --store s"] {
+        for range in ["--from -1h --to -2h", "--from -1h --to -1h"] {
+            let line = format!("{command} {range}");
+            assert!(is_usage(&line) && message(&line).starts_with("--to is not after --from"), "{line}");
+        }
+        let line = format!("{command} --from now");
+        assert!(is_usage(&line) && message(&line).starts_with("--from is not before now"), "{line}");
+    }
+}
+
+#[test]
 fn a_process_to_watch_is_written_either_way() {
     let pid = |line: &str| match typed(line).unwrap() {
         Job::Ctl(CtlJob { query: CtlQuery::Attach(attach), .. }) => attach.pid,

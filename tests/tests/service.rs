@@ -154,6 +154,7 @@ fn a_range_of_what_was_kept_is_reported() -> Result<()> {
 
     let table = report(kept.path(), &[&range[..], &["--label", "tier=2"]].concat())?.expect_status(0)?;
     ensure!(table.stdout.contains("work") && table.stdout.contains("samples   700"), "{}", table.stdout);
+    ensure!(table.stdout.contains("nothing was kept") && table.stderr.is_empty(), "said once: {table:?}");
     Ok(())
 }
 

@@ -340,6 +340,12 @@ fn a_run_of_few_samples_says_why_and_what_brings_more() {
         let run = Run { rate: RateFigures { bound_by: bound_by.to_owned(), ..run().rate }, ..run() };
         assert_eq!((few(&run, known), few(&run, unknown).as_deref()), (None, Some(text)));
     }
+    // Windows that were bounded in different ways: the target did use much CPU time.
+    for bound_by in ["several", "law"] {
+        let rate = RateFigures { bound_by: bound_by.to_owned(), law_samples: 1205.0, ..run().rate };
+        let below = "few samples: the rate was below the law's for part of the time; profile a longer run";
+        assert_eq!(few(&Run { rate, ..run() }, unknown).as_deref(), Some(below));
+    }
     assert_eq!(few(&Run::default(), unknown), None, "of another tool");
 }
 

@@ -38,6 +38,7 @@ impl<D: Disk> Store<D> {
             merges: MergeQueue::default(),
             outboxes: Outboxes::default(),
             left_alone: BTreeMap::new(),
+            taken: BTreeSet::new(),
             counters: Counters::default(),
             notes: Notes::default(),
             expired_ns: 0,
@@ -68,7 +69,7 @@ impl<D: Disk> Store<D> {
         if self.held.as_ref().is_some_and(|held| held.is_at(&self.folder)) {
             return Ok(());
         }
-        let known = self.index.len() + self.damaged.len();
+        self.taken.extend(self.index.keys().chain(self.damaged.keys()).cloned());
         self.held = None; // a copy of the folder may hold the same lock
         self.index = Index::default();
         self.damaged = BTreeMap::new();
@@ -78,10 +79,16 @@ impl<D: Disk> Store<D> {
         self.load()?;
         self.outboxes.rebuild(&self.index);
         self.counters.remade += 1;
-        let (found, folder) = (self.index.len() + self.damaged.len(), self.folder.display());
+        let is_lost = |path: &&PathBuf| !self.index.contains_key(*path) && !self.damaged.contains_key(*path);
+        let taken = std::mem::take(&mut self.taken);
+        let (lost, all, folder) = (taken.iter().filter(is_lost).count(), taken.len(), self.folder.display());
+        let remade = format!("{folder} was removed or replaced while it was in use: it was created again");
+        if lost == 0 {
+            tracing::info!("{remade}; no file was lost");
+            return Ok(());
+        }
         let note = format!(
-            "{folder} was removed or replaced while it was in use: it was created again, with {found} files \
-             instead of {known}; leave it to sweetspot, or name another store.folder"
+            "{remade}, without {lost} of its {all} files; leave it to sweetspot, or name another store.folder"
         );
         tracing::warn!("{note}");
         self.notes.remade = Some((now_ns, note));

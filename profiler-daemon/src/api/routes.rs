@@ -163,7 +163,8 @@ pub(super) static ROUTES: [Route; 15] = [
     get(
         "/readyz",
         Operation::Ready,
-        "Whether the daemon samples and stores as configured. Needs no authorization.",
+        "Whether the daemon samples what it can and keeps what it samples: not if the store has a problem, or if targets \
+         failed and none is sampled. Needs no authorization.",
         &[json("Word")],
     ),
     get("/v1/status", Operation::Status, "The state of the daemon.", &[json("Status")]),

@@ -29,7 +29,9 @@ pub(super) fn table(targets: &Targets, list: TargetList) -> String {
     notes.extend(reasons(&all));
     notes.extend(lost(&all));
     if list.labels {
-        notes.extend(all.iter().filter_map(|target| labels(target)));
+        // Of the rows that are shown; those that wait have none.
+        let shown = if rows.len() > list.top { &rows[..list.top] } else { &all };
+        notes.extend(shown.iter().filter_map(|target| labels(target)));
     }
     if !waiting.is_empty() {
         let waits = if waiting.len() == 1 { "waits" } else { "wait" };

@@ -112,6 +112,10 @@ fn targets_come_in_the_order_that_is_asked_for() {
     assert_eq!(first(TargetOrder::Own, 2), ["we", "a-"]);
     let text = targets::table(&all, TargetList { top: 1, labels: true, ..TargetList::default() });
     assert!(text.contains("…and 4 more targets (1244.5 CPU s); --top 0 shows them"), "{text}");
+    assert!(!text.contains("team=search") && !text.contains("unit=cron"), "of the row that is shown: {text}");
+    let text = targets::table(&all, TargetList { top: 2, labels: true, ..TargetList::default() });
+    assert!(text.contains("\nweb: team=search\n") && !text.contains("unit=cron"), "{text}");
+    let text = targets::table(&all, TargetList { top: usize::MAX, labels: true, ..TargetList::default() });
     assert!(text.contains("\nweb: team=search\n") && text.contains("\ncron: unit=cron\n"), "{text}");
     for line in targets::table(&all, TargetList { top: usize::MAX, ..TargetList::default() }).lines() {
         assert!(line.contains("a-service") || line.chars().count() <= 100, "{line}");

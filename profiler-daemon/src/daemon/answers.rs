@@ -118,18 +118,7 @@ impl Daemon {
 
     /// A name for a target that was requested without one, made from its selection.
     fn name_for(&self, target: &TargetSettings) -> String {
-        const ENDING: usize = 4; // room for a number
-        let is_kept = |c: &char| TargetSettings::is_name_character(*c);
-        let words: String = target
-            .in_words()
-            .chars()
-            .map(|c| if c == ' ' || c == '/' { '-' } else { c })
-            .filter(is_kept)
-            .collect();
-        let name = words.trim_matches(|c: char| !c.is_ascii_alphanumeric());
-        let most = target.each.map_or(TargetSettings::MAX_NAME, |_| TargetSettings::MAX_FAMILY_NAME);
-        let name: String = name.chars().take(most - ENDING).collect();
-        let name = if name.is_empty() { "asked".to_owned() } else { name };
+        let name = name_of(target);
         let numbered = (2..).map(|number| format!("{name}-{number}"));
         std::iter::once(name.clone()).chain(numbered).find(|name| self.named(name).is_none()).unwrap_or(name)
     }
@@ -223,7 +212,7 @@ impl Daemon {
             pid: std::process::id(),
             age_s: 0.0,
             uptime_s: now_ns.saturating_sub(self.due.began_ns) as f64 * 1e-9,
-            ready: store.problem.is_none(),
+            ready: store.problem.is_none() && targets.is_any_sampled_or_none_failed(),
             degraded,
             settings: self.reloads.status(),
             targets,
@@ -272,19 +261,35 @@ impl Daemon {
     }
 }
 
+/// A name from a target's selection, with room for a number: of a control group, the last part of its path.
+fn name_of(target: &TargetSettings) -> String {
+    const ENDING: usize = 4; // room for a number
+    let alone = TargetSettings { each: None, ..target.clone() };
+    let group = target.cgroup.as_ref().and_then(|path| path.file_name());
+    let words = group.map_or_else(|| alone.in_words(), |group| group.to_string_lossy().into_owned());
+    let words = words.replace([' ', '/'], "-");
+    let words: String = words.chars().filter(|c| TargetSettings::is_name_character(*c)).collect();
+    let name = words.trim_matches(|c: char| !c.is_ascii_alphanumeric());
+    let most = target.each.map_or(TargetSettings::MAX_NAME, |_| TargetSettings::MAX_FAMILY_NAME);
+    let name: String = name.chars().take(most - ENDING).collect();
+    if name.is_empty() { "asked".to_owned() } else { name }
+}
+
 impl TargetCounts {
+    /// Whether sampling works, as far as is known: targets that wait for a process say nothing about it.
+    fn is_any_sampled_or_none_failed(&self) -> bool {
+        self.sampled > 0 || self.failed == 0
+    }
+
     /// How many targets are not sampled, in lines for the user.
     fn degraded(&self) -> Vec<String> {
-        let mut degraded = Vec::new();
-        if self.left_out > 0 {
-            degraded
-                .push(format!("{} targets are left out; `sweetspot ctl targets` says why", self.left_out));
-        }
-        if self.failed > 0 {
-            degraded
-                .push(format!("{} targets cannot be sampled; `sweetspot ctl targets` says why", self.failed));
-        }
-        degraded
+        let line = |count: usize, one: &str, many: &str| {
+            let what = if count == 1 { format!("1 target {one}") } else { format!("{count} targets {many}") };
+            (count > 0).then(|| format!("{what}; `sweetspot ctl targets` says why"))
+        };
+        let left_out = line(self.left_out, "is left out", "are left out");
+        let failed = line(self.failed, "cannot be sampled", "cannot be sampled");
+        left_out.into_iter().chain(failed).collect()
     }
 }
 
@@ -314,4 +319,45 @@ fn unmerged(waiting: &Waiting) -> Option<String> {
     };
     (*files > 0)
         .then(|| format!("{files} files cannot be merged, which is tried again in {retry_s:.0} s; {why}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_daemon_whose_targets_have_all_failed_is_not_ready() {
+        let counts = |sampled, waiting, left_out, failed| {
+            let counts = TargetCounts { sampled, waiting, left_out, failed, ..TargetCounts::default() };
+            counts.is_any_sampled_or_none_failed()
+        };
+        assert!(!counts(0, 0, 0, 1) && !counts(0, 3, 1, 2));
+        assert!(counts(0, 0, 0, 0) && counts(0, 3, 0, 0) && counts(1, 0, 0, 5));
+    }
+
+    #[test]
+    fn a_target_is_named_after_the_last_part_of_its_group() {
+        let name = |cgroup: &str, each| {
+            name_of(&TargetSettings { cgroup: Some(cgroup.into()), each, ..TargetSettings::default() })
+        };
+        assert_eq!(name("/system.slice/web.service", Some(config::Each::User)), "web.service");
+        assert_eq!(name("/system.slice/web.service", None), "web.service");
+        assert_eq!(name("/", Some(config::Each::Unit)), "cgroup");
+        let pid = TargetSettings { pid: Some(7), ..TargetSettings::default() };
+        assert_eq!(name_of(&pid), "pid-7");
+    }
+
+    #[test]
+    fn one_target_is_not_many() {
+        let degraded = |left_out, failed| {
+            TargetCounts { left_out, failed, ..TargetCounts::default() }.degraded().join("; ")
+        };
+        let why = "`sweetspot ctl targets` says why";
+        assert_eq!(degraded(0, 0), "");
+        assert_eq!(degraded(1, 1), format!("1 target is left out; {why}; 1 target cannot be sampled; {why}"));
+        assert_eq!(
+            degraded(2, 3),
+            format!("2 targets are left out; {why}; 3 targets cannot be sampled; {why}")
+        );
+    }
 }

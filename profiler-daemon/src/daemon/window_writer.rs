@@ -283,11 +283,12 @@ impl WindowWriter {
         let reading = budget.clone();
         symbols.pace_reading(Arc::new(move |spent_ns| reading.may_read_on(spent_ns)));
         let boot = boot_id();
-        let spooler = spooling::Spooler {
+        let mut spooler = spooling::Spooler {
             spool: spool.clone(),
             boot: boot.clone(),
             shared: shared.clone(),
             budget: budget.clone(),
+            log: spooling::SpoolLog::default(),
         };
         let mut work = work::Work {
             folder: folder.to_owned(),

@@ -23,7 +23,7 @@ use self::attaching::Attaching;
 pub(crate) use self::members::others_in;
 use self::pace::Pace;
 use self::parts::Part;
-pub(crate) use self::parts::{Figures, SamplingMode};
+pub(crate) use self::parts::{Figures, PartFigures, SamplingMode};
 use self::reports::Reports;
 pub(crate) use self::shares::ShareStatus;
 use self::shares::Shares;

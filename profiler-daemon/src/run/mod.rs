@@ -318,10 +318,11 @@ impl Setup {
     /// The target is every process, which needs one event for each CPU.
     fn choose_whole_cpus(&mut self) -> Result<()> {
         if !self.access.cpu_wide {
-            return Err(explain::cpu_wide_refused(
-                "to sample every process",
-                "give the ids of your own processes",
-            ));
+            let instead = match self.reports {
+                Some(_) => "give the service CAP_PERFMON",
+                None => "give the ids of your own processes",
+            };
+            return Err(explain::cpu_wide_refused("to sample every process", instead));
         }
         self.asked = Some(AttachMode::Cpu);
         Ok(())

@@ -15,9 +15,9 @@ use profiler_core::profile::{
     CostFigures, CpuTimes, FileFigures, HowSampled, Measure, Outcome, OverheadFigures, OverheadParts,
     PredictedFigures, RateFigures, Run, SampleCounts,
 };
-use profiler_core::rate::{Account, Decision, Prediction};
+use profiler_core::rate::{Account, Decision, LawInForce, Prediction};
 
-use super::engine::{Engine, Figures, SamplingMode};
+use super::engine::{Engine, Figures, PartFigures, SamplingMode};
 use super::follow::Stop;
 use super::{Setup, names};
 use crate::debuginfod;
@@ -163,7 +163,7 @@ fn figures_of(end: &Figures, setup: &Setup, sampling: &SamplingSettings, target:
         },
         cost: cost_figures(end),
         overhead: overhead_figures(&end.account, sampling),
-        rate: end.decision.as_ref().map(rate_figures).unwrap_or_default(),
+        rate: end.decision.as_ref().map(|decision| rate_figures(decision, &end.part)).unwrap_or_default(),
         predicted: predicted(&end.prediction),
         rate_history: end.history.clone(),
         notes: notes(end),
@@ -233,17 +233,28 @@ fn overhead_figures(account: &Account, sampling: &SamplingSettings) -> OverheadF
     }
 }
 
-fn rate_figures(decision: &Decision) -> RateFigures {
+fn rate_figures(decision: &Decision, part: &PartFigures) -> RateFigures {
     RateFigures {
         rate_hz: decision.rate_hz,
         optimum_rate_hz: decision.terms.optimum_rate_hz,
         unbounded_rate_hz: decision.terms.unbounded_rate_hz,
         bound_by: decision.bound_by.as_str().to_owned(),
         law: decision.terms.law.as_str().to_owned(),
-        law_samples: decision.terms.law_samples,
+        law_samples: law_samples(decision, part),
         variance_ratio: decision.terms.variance_ratio,
         replicas: decision.terms.replicas,
         retunes: decision.so_far.retunes,
+    }
+}
+
+/// Samples that the law asks for in a part of a run, for one target. The decision's own figure is a sum since the start, and
+/// over all targets of a shared sampler. By the anytime law there are no parts: the service always has a horizon.
+fn law_samples(decision: &Decision, part: &PartFigures) -> f64 {
+    match decision.terms.law {
+        LawInForce::Anytime => decision.terms.law_samples,
+        LawInForce::Horizon | LawInForce::Fixed => {
+            decision.terms.unbounded_rate_hz * part.target_cpu_ns as f64 * 1e-9
+        }
     }
 }
 
@@ -312,7 +323,7 @@ fn notes(end: &Figures) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
-    use profiler_core::rate::Spend;
+    use profiler_core::rate::{CostModel, RateController, RateSettings, Reading, Spend, TopShares};
 
     use super::*;
 
@@ -398,6 +409,27 @@ mod tests {
                 assert!(cpu_s.is_finite() && (cpu_s > 0.0) == (weight_s > 0.0), "{cpu_s}");
                 assert!(run.cpu.sampling_cpu_s.is_finite() && run.cpu.sampling_cpu_se_s.is_finite());
             }
+        }
+    }
+
+    /// A shared sampler decides for all targets and goes on from window to window.
+    #[test]
+    fn the_law_asks_for_samples_by_the_cpu_time_of_the_window_and_of_the_target() {
+        let settings = RateSettings { horizon_s: Some(60.0), ..RateSettings::default() };
+        let mut controller = RateController::new(settings, CostModel::default());
+        controller.start(0);
+        let reading =
+            Reading { at_ns: 100_000_000_000, target_cpu_ns: 180_000_000_000, ..Reading::default() };
+        let decision = controller.step(&reading, &TopShares::default());
+        let window =
+            |target_cpu_ns| rate_figures(&decision, &PartFigures { target_cpu_ns, ..PartFigures::default() });
+        for (target_cpu_ns, cpu_s) in [(4_510_000_000, 4.51), (90_000_000, 0.09), (0, 0.0)] {
+            let rate = window(target_cpu_ns);
+            let law_samples = rate.unbounded_rate_hz * cpu_s;
+            assert!(
+                rate.unbounded_rate_hz > 0.0 && (rate.law_samples - law_samples).abs() < 1e-6,
+                "{rate:?}"
+            );
         }
     }
 }

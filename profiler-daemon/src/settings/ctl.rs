@@ -7,7 +7,7 @@ use config::Span;
 use jiff::Zoned;
 use profile_files::when::When;
 
-use super::distinct;
+use super::{distinct, empty_range};
 use crate::api::Attach;
 use crate::cli::{CtlArgs, CtlAttachArgs, CtlCommand, CtlProfileArgs};
 use crate::ctl::{CtlJob, CtlProfile, CtlQuery, CtlTime, TargetList};
@@ -59,13 +59,14 @@ fn time(from: Option<When>, to: Option<When>, duration: Option<Span>) -> Result<
         when.unix_ns(&now)
             .ok_or_else(|| usage(format!("{option} is not a time since 1970; give one such as -1h")))
     };
+    let has_end = to.is_some();
     let to = to.map(|to| moment("--to", to)).transpose()?;
     let from = match from {
         Some(from) => moment("--from", from)?,
         None => to.unwrap_or(moment("--to", When::At(now.timestamp()))?).saturating_sub(60_000_000_000),
     };
     if to.unwrap_or(moment("--to", When::At(now.timestamp()))?) <= from {
-        return Err(usage("--from is not before --to; give an earlier time, such as --from -1h"));
+        return Err(empty_range(has_end));
     }
     Ok(CtlTime::Range(from, to))
 }

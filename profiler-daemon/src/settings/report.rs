@@ -11,7 +11,7 @@ use profile_files::when::When;
 use profile_files::{JSON, TABLE};
 use profiler_core::merge::Range;
 
-use super::distinct;
+use super::{distinct, empty_range};
 use crate::cli;
 use crate::failure::usage;
 use crate::report::{ReportJob, ReportSource};
@@ -54,10 +54,11 @@ fn stored(args: cli::StoredArgs) -> Result<ReportSource> {
     let from =
         args.from.ok_or_else(|| usage("--store needs --from, the time to begin with, such as --from -1h"))?;
     let from_unix_ns = moment("--from", from)?;
+    let has_end = args.to.is_some();
     let to_unix_ns =
         args.to.map_or_else(|| moment("--to", When::At(now.timestamp())), |to| moment("--to", to))?;
     if from_unix_ns >= to_unix_ns {
-        return Err(usage("--from is not before --to; give an earlier time, such as --from -1h"));
+        return Err(empty_range(has_end));
     }
     let query = Query {
         range: Range { from_unix_ns, to_unix_ns },

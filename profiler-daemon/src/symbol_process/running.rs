@@ -104,9 +104,8 @@ impl Running {
         command.args(program.arguments).env_clear().current_dir("/");
         command.stdin(theirs).stdout(Stdio::null()).stderr(Stdio::null());
         command.process_group(0); // Ctrl-C in a terminal does not reach it
-        let child = command.spawn().map_err(failed)?;
+        let child = family::start(&mut command).map_err(failed)?;
         drop(command); // and with it the other end of the socket
-        family::begin(child.id());
         let mut running = Self { child, socket, address_bytes: bounds.address_bytes };
         let Bounds { address_bytes, cpu_s, files } = bounds;
         let confine = SymbolRequest::Confine(Confine { address_bytes, cpu_s, files });

@@ -1,6 +1,8 @@
 //! The processes of ours beside this one: those that read symbols for it. They belong to no target, and their
 //! CPU time is ours.
 
+use std::io;
+use std::process::{Child, Command};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::clock;
@@ -18,9 +20,12 @@ fn known() -> MutexGuard<'static, Readers> {
     READERS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A child of this process reads symbols from now on, until [`end`].
-pub(crate) fn begin(pid: u32) {
-    known().living.push(pid);
+/// Starts a child that reads symbols for this process, until [`end`]. No thread sees it run before it is known.
+pub(crate) fn start(command: &mut Command) -> io::Result<Child> {
+    let mut readers = known();
+    let child = command.spawn()?;
+    readers.living.push(child.id());
+    Ok(child)
 }
 
 /// It has ended, and is about to be reaped: its clock can be read for the last time.
@@ -57,16 +62,16 @@ pub(crate) fn readers_cpu_ns() -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use std::process::{Command, Stdio};
+    use std::process::Stdio;
 
     use super::*;
 
     #[test]
     fn the_time_of_a_reader_stays_ours_when_it_has_ended() {
         let spin = "i=0; while [ $i -lt 20000 ]; do i=$((i+1)); done";
-        let mut child = Command::new("sh").args(["-c", spin]).stdout(Stdio::null()).spawn().unwrap();
-        let (pid, before_ns) = (child.id(), readers_cpu_ns());
-        begin(pid);
+        let before_ns = readers_cpu_ns();
+        let mut child = start(Command::new("sh").args(["-c", spin]).stdout(Stdio::null())).unwrap();
+        let pid = child.id();
         assert!(is_ours(pid) && is_ours(std::process::id()) && !is_reader(std::process::id()));
         while !super::super::procfs::has_ended(pid) {
             std::thread::sleep(std::time::Duration::from_millis(5));

@@ -24,8 +24,11 @@ pub(super) fn why(run: &Run, functions: &[FunctionCost]) -> Option<String> {
 }
 
 fn is_few(run: &Run, functions: &[FunctionCost]) -> bool {
-    let misses_the_law = !is_fixed(run) && (run.counts.samples as f64) < FEW * run.rate.law_samples;
-    !functions.iter().any(is_known) && (misses_the_law || run.counts.samples < MANY)
+    !functions.iter().any(is_known) && (misses_the_law(run) || run.counts.samples < MANY)
+}
+
+fn misses_the_law(run: &Run) -> bool {
+    !is_fixed(run) && (run.counts.samples as f64) < FEW * run.rate.law_samples
 }
 
 fn is_known(function: &FunctionCost) -> bool {
@@ -35,6 +38,9 @@ fn is_known(function: &FunctionCost) -> bool {
 fn reason(run: &Run) -> String {
     let bound = bound(run).filter(|_| run.cpu.target_cpu_s >= SHORT_S && run.rate.bound_by != "law");
     match bound {
+        None if run.cpu.target_cpu_s >= SHORT_S && misses_the_law(run) => {
+            "the rate was below the law's for part of the time; profile a longer run".to_owned()
+        }
         None => {
             format!("the target used {} of CPU time; profile a longer run", seconds(run.cpu.target_cpu_s))
         }

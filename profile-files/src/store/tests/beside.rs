@@ -128,6 +128,24 @@ fn a_folder_that_is_taken_away_is_made_and_locked_anew() {
 }
 
 #[test]
+fn a_folder_that_is_made_anew_without_a_loss_is_no_problem() {
+    let outside = TempDir::new().unwrap();
+    let folder = outside.path().join("store");
+    let mut store = store(&folder);
+    let notes = |store: &Store, at_ns| store.notes(now(at_ns).monotonic_ns);
+    fs::remove_dir_all(&folder).unwrap();
+    keep(&mut store, "web", MIDNIGHT, 1).unwrap();
+    fs::remove_file(folder.join(".lock")).unwrap();
+    keep(&mut store, "web", MIDNIGHT + MINUTE, 1).unwrap();
+    assert_eq!((store.counters().remade, notes(&store, MIDNIGHT)), (2, vec![]));
+    fs::remove_dir_all(&folder).unwrap();
+    keep(&mut store, "web", MIDNIGHT + 2 * MINUTE, 1).unwrap();
+    let said = notes(&store, MIDNIGHT + 2 * MINUTE);
+    assert!(said.len() == 1 && said[0].contains("created again, without 2 of its 2 files"), "{said:?}");
+    assert_eq!(notes(&store, MIDNIGHT + 2 * HOUR), Vec::<String>::new(), "it is not said for ever");
+}
+
+#[test]
 fn a_folder_that_cannot_be_made_anew_costs_windows_until_it_can() {
     let outside = TempDir::new().unwrap();
     let folder = outside.path().join("store");
@@ -142,6 +160,8 @@ fn a_folder_that_cannot_be_made_anew_costs_windows_until_it_can() {
     fs::remove_file(&folder).unwrap();
     keep(&mut store, "web", MIDNIGHT + 2 * MINUTE, 1).unwrap();
     assert_eq!((store.size().0, store.counters().remade), (1, 1));
+    let notes = store.notes(now(MIDNIGHT + 2 * MINUTE).monotonic_ns);
+    assert!(notes[0].contains("without 1 of its 1 files"), "what was lost before it failed: {notes:?}");
 
     // Somebody else is its owner meanwhile.
     fs::remove_dir_all(&folder).unwrap();

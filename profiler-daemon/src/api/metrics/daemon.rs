@@ -12,7 +12,9 @@ const FIGURES: &[Figure<Status>] = &[
         Some(s.age_s)
     }),
     gauge("uptime_seconds", "Time since the daemon started.", |s| Some(s.uptime_s)),
-    gauge("ready", "Whether the daemon samples and stores as configured.", |s| Some(flag(s.ready))),
+    gauge("ready", "Whether the daemon samples what it can and keeps what it samples.", |s| {
+        Some(flag(s.ready))
+    }),
     gauge("degraded", "Problems; `sweetspot ctl status` lists them.", |s| Some(s.degraded.len() as f64)),
     gauge("settings_read_timestamp_seconds", "When the settings in force were read.", |s| {
         Some(s.settings.read_unix_s)

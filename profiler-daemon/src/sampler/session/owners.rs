@@ -7,6 +7,8 @@
 //! a scan counts for the target that has all other processes of its name, if there is one, or else for its
 //! parent's target.
 //!
+//! The profiler and the processes that read symbols for it belong to no target, not even to that of all other processes.
+//!
 //! The CPU time of a live process is read from its clock. For a process that has ended since, the samples are
 //! the only source: the kernel's account of waited-for children holds the same time again and is not used.
 
@@ -22,7 +24,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use super::Counts;
 use super::clocks::ProcessClocks;
 use crate::cgroup::Cgroup;
-use crate::sys::clock;
+use crate::sys::{clock, family};
 
 /// Most processes that may wait for a scan; any further one is counted at once for its heir.
 const MOST_WAITING: usize = 4_096;
@@ -241,9 +243,11 @@ impl Owners {
         self.of.get(&pid).copied()
     }
 
-    /// A scan has assigned a process: to `owner`, otherwise to `rest`, otherwise to no target.
+    /// A scan has assigned a process: to `owner`, otherwise to `rest`, otherwise to no target. The profiler's own
+    /// processes belong to no target.
     pub(super) fn assign(&mut self, pid: u32, owner: Option<Owner>) {
         let owner = owner.filter(|owner| self.shares.contains_key(owner)).or(self.rest);
+        let owner = owner.filter(|_| !family::is_ours(pid));
         if let Some(waiting) = self.waiting.remove(&pid) {
             self.settle(pid, waiting, owner);
         } else if self.of(pid) != owner {
@@ -328,6 +332,10 @@ impl Owners {
     }
 
     fn wait(&mut self, pid: u32, heir: Option<Owner>) {
+        if family::is_ours(pid) {
+            self.unassigned.insert(pid);
+            return;
+        }
         let heir = heir.or(self.rest);
         if self.waiting.len() >= MOST_WAITING {
             self.of.extend(heir.map(|heir| (pid, heir)));

@@ -207,10 +207,15 @@ struct Stoppable(std::process::Child);
 
 impl Stoppable {
     fn start() -> Self {
-        let mut command = std::process::Command::new("sh");
-        let computing = Self(command.args(["-c", "while :; do :; done"]).spawn().unwrap());
+        let computing = Self(Self::command().spawn().unwrap());
         computing.stop();
         computing
+    }
+
+    fn command() -> std::process::Command {
+        let mut command = std::process::Command::new("sh");
+        command.args(["-c", "while :; do :; done"]);
+        command
     }
 
     fn pid(&self) -> Pid {
@@ -266,4 +271,23 @@ fn the_time_of_a_process_that_lives_is_the_kernels() {
         (found_ms - (used_ns + more_ns) as f64 / 1e6).abs() < 1e-6,
         "{found_ms} of {used_ns} + {more_ns} ns"
     );
+}
+
+/// It is created by a process of no target, and executes a program: of another process, `rest` would have the time.
+#[test]
+fn a_process_that_reads_symbols_for_the_profiler_is_charged_to_no_target() {
+    let reader = Stoppable(family::start(&mut Stoppable::command()).unwrap());
+    reader.stop();
+    let pid = reader.0.id();
+    for found in [&[][..], &[(pid, PYTHONS)]] {
+        let mut host = Host::new(true);
+        host.owners.forked(pid, std::process::id());
+        host.owners.executes(pid);
+        host.look(found);
+        reader.use_up(30 * MS);
+        host.owners.read_clocks(true);
+        host.owners.ended(pid, None);
+        assert_eq!((host.of(SHELLS), host.of(PYTHONS), host.of(REST)), ((0, 0.0), (0, 0.0), (0, 0.0)));
+    }
+    family::end(pid);
 }
