@@ -71,9 +71,9 @@ pub(crate) fn run(job: &ReportJob, terminal: Terminal) -> Result<()> {
     print(job, &profile, terminal)
 }
 
-/// Whether the notes of the profile are part of what is printed.
+/// Whether a person reads the notes of the profile in what is printed; JSON has them too, but a program reads it.
 fn shows_notes(job: &ReportJob) -> bool {
-    job.files.is_empty() && !job.unknown && [&TABLE, &JSON].contains(&job.format)
+    job.files.is_empty() && !job.unknown && *job.format == TABLE
 }
 
 fn print(job: &ReportJob, profile: &SymbolizedProfile, terminal: Terminal) -> Result<()> {
@@ -278,7 +278,7 @@ mod tests {
             let source = ReportSource::Files(Vec::new());
             shows_notes(&ReportJob { source, files: files.to_vec(), format, unknown, top: Top::ALL })
         };
-        assert!(shown(&TABLE, false, &[]) && shown(&JSON, false, &[]));
+        assert!(shown(&TABLE, false, &[]) && !shown(&JSON, false, &[]));
         assert!(!shown(&FOLDED, false, &[]) && !shown(&TABLE, true, &[]));
         let file = OutputFile { path: "a.folded".into(), format: &FOLDED };
         assert!(!shown(&TABLE, false, &[file]));

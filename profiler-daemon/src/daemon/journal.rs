@@ -32,7 +32,25 @@ pub(super) struct Journal {
     store: StoreLog,
     /// Windows that were kept in folders of earlier settings.
     windows_elsewhere: u64,
-    overrun: OncePerMinute,
+    overrun: Overrun,
+}
+
+/// When it is logged that the host's budget is exceeded: at once, and then once a minute with the most since the line before.
+#[derive(Debug, Default)]
+struct Overrun {
+    lines: OncePerMinute,
+    most_ratio: f64,
+}
+
+impl Overrun {
+    /// Ten seconds took `spent_ratio` of the host; what to say of them and of those before that were not logged.
+    fn observe(&mut self, now_ns: u64, spent_ratio: f64, budget_ratio: f64) -> Option<f64> {
+        if spent_ratio > OVERRUN * budget_ratio {
+            self.most_ratio = self.most_ratio.max(spent_ratio);
+        }
+        let is_told = self.most_ratio > 0.0 && self.lines.allows(now_ns);
+        is_told.then(|| std::mem::take(&mut self.most_ratio))
+    }
 }
 
 /// The state of a target at the last observation.
@@ -331,13 +349,13 @@ impl Daemon {
         self.profiles.exports.log_dropped(now_ns);
         let (spent_ratio, budget_ratio) =
             (self.accounts.host.counted_10s_ratio(), self.settings.budget.host.get());
-        if spent_ratio > OVERRUN * budget_ratio && self.reporting.journal.overrun.allows(now_ns) {
+        if let Some(most_ratio) = self.reporting.journal.overrun.observe(now_ns, spent_ratio, budget_ratio) {
             tracing::warn!(
-                spent_ratio,
+                spent_ratio = most_ratio,
                 budget_ratio,
                 "profiling took {:.2}% of the host's CPU time in ten seconds (without set-up); the budget \
                  is {:.2}%",
-                spent_ratio * 100.0,
+                most_ratio * 100.0,
                 budget_ratio * 100.0
             );
         }
@@ -452,9 +470,19 @@ mod tests {
     }
 
     #[test]
-    fn an_overrun_is_told_once_a_minute() {
-        let mut overrun = OncePerMinute::default();
-        let told = (0..=120).filter(|second| overrun.allows(second * SECOND_NS)).collect::<Vec<u64>>();
-        assert_eq!(told, [0, 60, 120]);
+    fn an_overrun_is_told_at_once_and_its_worst_within_a_minute() {
+        let mut overrun = Overrun::default();
+        let spent_ratio = |second| match second {
+            5 => 0.0161,
+            6..=20 => 0.17,
+            131.. => 0.02,
+            _ => 0.01,
+        };
+        let told: Vec<(u64, f64)> = (0..=200)
+            .filter_map(|second| {
+                Some((second, overrun.observe(second * SECOND_NS, spent_ratio(second), 0.01)?))
+            })
+            .collect();
+        assert_eq!(told, [(5, 0.0161), (65, 0.17), (131, 0.02), (191, 0.02)]);
     }
 }

@@ -308,20 +308,22 @@ impl Setup {
     fn choose_group(&mut self, sampling: &SamplingSettings) -> Result<()> {
         if sampling.attach_mode == config::AttachMode::Auto {
             if !self.access.cpu_wide {
-                return Err(explain::cpu_wide_refused("to attach to a cgroup", explain::BY_THREAD));
+                return Err(explain::cpu_wide_refused("to attach to a cgroup", self.or(explain::BY_THREAD)));
             }
             self.asked = Some(AttachMode::Cgroup);
         }
         Ok(())
     }
 
+    /// What helps beside root: of the service a capability, of a command `of_command`.
+    fn or(&self, of_command: &'static str) -> &'static str {
+        if self.reports.is_some() { "give the service CAP_PERFMON" } else { of_command }
+    }
+
     /// The target is every process, which needs one event for each CPU.
     fn choose_whole_cpus(&mut self) -> Result<()> {
         if !self.access.cpu_wide {
-            let instead = match self.reports {
-                Some(_) => "give the service CAP_PERFMON",
-                None => "give the ids of your own processes",
-            };
+            let instead = self.or("give the ids of your own processes");
             return Err(explain::cpu_wide_refused("to sample every process", instead));
         }
         self.asked = Some(AttachMode::Cpu);
