@@ -400,7 +400,7 @@ fn an_evaluation_delivers_a_table_a_chart_and_its_figures() -> Result<()> {
     }
     ensure!(fs::read_to_string(&svg)?.contains("samples per CPU-second"));
     let found: Value = serde_json::from_slice(&fs::read(&json)?)?;
-    ensure!(found["figures"]["slope"]["overhead_us"].is_f64(), "{found}");
+    ensure!(found["figures"]["cost"]["overhead_us"].is_f64(), "{found}");
     let runs = found["runs"].as_array().context("runs")?;
     ensure!(!runs.is_empty() && runs.iter().all(|run| run["cpu_s"].is_f64()), "{runs:?}");
     let claims = found["claims"].as_array().context("claims")?;
