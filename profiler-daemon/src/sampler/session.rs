@@ -364,7 +364,7 @@ impl Session {
         self.counted.take_shares()
     }
 
-    /// What each function had in each window so far; see [`Aggregator::function_parts`].
+    /// What each function had in each window so far; see [`profiler_core::aggregate::Aggregator::function_parts`].
     pub(crate) fn function_parts<N: Eq + Hash>(
         &self,
         name: impl Fn(Frame) -> N,
