@@ -289,3 +289,20 @@ fn paranoid() -> String {
     let read: io::Result<String> = std::fs::read_to_string("/proc/sys/kernel/perf_event_paranoid");
     read.map_or_else(|_| "unknown".to_owned(), |level| level.trim().to_owned())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn processes_that_can_be_read_are_profiled_beside_a_protected_one() {
+        let refused = || Err(ProcError::PermissionDenied(None));
+        let mut notes = Vec::new();
+        maps_of_several(vec![(1, refused()), (7, Ok(()))], &mut notes).unwrap();
+        assert!(notes.len() == 1 && notes[0].starts_with("names are missing: process 1 "), "{notes:?}");
+        let mut notes = Vec::new();
+        let error = maps_of_several(vec![(1, refused()), (2, refused())], &mut notes).unwrap_err();
+        assert!(error.to_string().starts_with("process 1 ") && notes.is_empty(), "{error}");
+        maps_of_several(Vec::new(), &mut notes).unwrap();
+    }
+}

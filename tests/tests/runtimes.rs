@@ -92,7 +92,7 @@ fn node_with_a_jitdump() -> Result<()> {
     record_node(&node, "--perf-prof")?.check(&["fibonacci", "plus", "words"], 0.9)
 }
 
-/// Profiles the program in JavaScript, whose code Node describes as a flag says.
+/// Profiles the program in JavaScript; the flag `describe` makes Node describe the code that it compiles.
 fn record_node(node: &Path, describe: &str) -> Result<Found> {
     let (node, source) = (node.to_string_lossy(), source("work.js"));
     let words = [&[&*node, describe], &NODE_FLAGS[..], &[&source, "3"]].concat();

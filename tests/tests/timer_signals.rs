@@ -322,7 +322,7 @@ fn where_perf_events_are_refused_record_needs_no_flag_and_says_so() -> Result<()
     attempts(|| {
         let refused = Sweetspot::new().through(&through).options(&["--rate", "250"]);
         let recorded = refused.record("mix_nofp", &["--cpu", "3"])?;
-        let said = note(&recorded, "because perf events are not permitted").context("nobody said so")?;
+        let said = note(&recorded, "because perf events are not permitted").context("no note says so")?;
         ensure!(said.contains("per CPU-second"), "{said}");
         check_weight_sum(&recorded, 0.05)
     })?;

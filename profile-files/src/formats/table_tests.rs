@@ -221,9 +221,21 @@ fn what_bounds_the_rate_is_said_in_plain_words() {
         overhead(&fixed).unwrap().starts_with("slowdown 0.44% ± 0.02%, own CPU time"),
         "nothing bounds it"
     );
+    let mut ahead = Run { duration_s: 2.0, ..run() };
+    assert!(!overhead(&ahead).unwrap().contains("over ten seconds"));
+    ahead.overhead.slowdown_ratio = 2.0 * ahead.overhead.slowdown_budget_ratio;
+    assert!(overhead(&ahead).unwrap().contains("% over ten seconds, own CPU time"));
+    ahead.duration_s = 12.0;
+    assert!(!overhead(&ahead).unwrap().contains("over ten seconds"), "it is not kept then");
     let anytime =
         Run { rate: RateFigures { law: "anytime".to_owned(), law_samples: 5600.4, ..run().rate }, ..run() };
     assert!(rate(&anytime).unwrap().contains("602 samples, the law asks for 5600 (anytime law); limited by"));
+    let with_all =
+        Run { rate: RateFigures { law: "anytime".to_owned(), law_samples: 601.0, ..run().rate }, ..run() };
+    assert!(rate(&with_all).unwrap().ends_with("the law asks for 601 (anytime law)"), "no bound was felt");
+    let by_law =
+        Run { rate: RateFigures { bound_by: "law".to_owned(), ..with_all.rate.clone() }, ..with_all.clone() };
+    assert!(rate(&by_law).unwrap().ends_with("(anytime law); set by the law"));
     let of_many = Run { rate: RateFigures { replicas: 8.0, ..run().rate }, ..run() };
     assert!(
         rate(&of_many).unwrap().contains("; one of 8.0 replicas: 0.50 of the rate of one alone; limited by")

@@ -94,7 +94,7 @@ pub struct Store<D = RealDisk> {
     outboxes: Outboxes,
     /// Files that cannot be read, and why.
     left_alone: BTreeMap<PathBuf, String>,
-    /// Files of a folder that somebody has taken away, until there is one again.
+    /// Files of a folder that was removed, until there is one again.
     taken: BTreeSet<PathBuf>,
     counters: Counters,
     notes: Notes,

@@ -62,7 +62,7 @@ pub struct Position {
     targets: Vec<String>,
     /// What was sent, refused or left out, by target.
     settled: BTreeMap<String, TimeRanges>,
-    /// Files of which some parts were acknowledged, and what is left of each.
+    /// What is left of each file that was acknowledged in part.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     in_parts: BTreeMap<PathBuf, PartsLeft>,
 }
@@ -85,7 +85,7 @@ impl Position {
         *settled = TimeRanges::union([&*settled, time_ranges].into_iter());
     }
 
-    /// This is left of a file of which some parts were acknowledged.
+    /// Notes what is left of a file that was acknowledged in part.
     pub(super) fn leave(&mut self, path: &Path, left: PartsLeft) {
         self.in_parts.insert(path.to_owned(), left);
         if self.in_parts.len() > MOST_IN_PARTS {

@@ -24,10 +24,10 @@ impl LoadedObject {
     pub const UNKNOWN: LoadedObject = LoadedObject { id: ObjectId::UNKNOWN, image: None };
 }
 
-/// Code of which nothing tells where its functions begin is one place for each page of this size (bytes).
+/// Code whose functions have no known start is one place for each page of this size (bytes).
 const PAGE_BYTES: u64 = 4096;
 
-/// The beginning of the page that holds an address, which stands for the function there if nothing tells where that begins.
+/// The start of the page that holds an address. It stands for the start of the function there if that is not known.
 pub fn page_start(address: u64) -> u64 {
     address & !(PAGE_BYTES - 1)
 }

@@ -166,7 +166,7 @@ impl WriterShared {
 
     /// The clock of naming: CPU time of the threads and processes that look for names (ns), without the main thread and without the
     /// spooling thread, which books its own.
-    fn naming_ns(&self) -> u64 {
+    fn naming_threads_ns(&self) -> u64 {
         clock::beside_main_thread_ns().saturating_sub(self.state().spooling_ns)
     }
 }
@@ -352,7 +352,7 @@ impl WindowWriter {
 
     /// Own CPU time for naming and storing windows so far (ns).
     pub(crate) fn names_ns(&self) -> u64 {
-        self.budget.spent_ns(self.shared.naming_ns())
+        self.budget.spent_ns(self.shared.naming_threads_ns())
     }
 
     /// Answers once all that was handed over before is kept.

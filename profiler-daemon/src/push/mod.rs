@@ -79,8 +79,8 @@ impl PushClient {
         Ok(Self { receiver: receiver.clone(), transport })
     }
 
-    /// Sends what is left of a profile, in as many parts as it takes; how many bytes were acknowledged of all of it. `keep` is told
-    /// what is left after each part that is not the last.
+    /// Sends what is left of a profile, in as many parts as it takes; how many bytes were acknowledged of all of it. `keep` gets
+    /// what is left after each part but the last.
     ///
     /// # Errors
     ///

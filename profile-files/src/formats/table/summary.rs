@@ -100,7 +100,7 @@ pub(super) fn rate(run: &Run) -> Option<String> {
     }
     // A bound that left the law all that it asks for is no news.
     let has_all = run.rate.law_samples >= 1.0 && run.counts.samples as f64 >= run.rate.law_samples;
-    if let Some(bound) = bound(run).filter(|_| !has_all || is_fixed(run)) {
+    if let Some(bound) = bound(run).filter(|bound| !(has_all && bound.starts_with("limited"))) {
         let _ = write!(text, "; {bound}");
     }
     Some(text)

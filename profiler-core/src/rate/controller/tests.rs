@@ -58,8 +58,8 @@ fn sampled(tick: u64, rate_hz: f64, target_cpus: f64, non_target_cpus: f64) -> R
     }
 }
 
-/// The rates of two seconds in which the target has a quarter of a CPU, and others so many, with events of whole CPUs whose cost is
-/// not known well.
+/// The rates during two seconds, with events of whole CPUs whose cost is not known well. The target uses a quarter of a CPU, and
+/// other processes use `non_target_cpus`.
 fn rates_beside(non_target_cpus: f64) -> Vec<f64> {
     let mut model = CostModel::default();
     model.per_sample_ns.se_ns = 0.6 * model.per_sample_ns.mean_ns;

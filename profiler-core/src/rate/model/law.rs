@@ -233,7 +233,7 @@ const SMALL_RATIO: f64 = 0.02;
 
 /// How much the relative error of a function of this share counts beside a largest one of `largest`: fully from a
 /// fiftieth of it on, and below in proportion. So a small function's time has to be known relative to a fiftieth of the largest,
-/// and not to itself: where two functions have all of the time but a thousandth, nobody pays for the digits of a third.
+/// and not to itself: where two functions have nearly all of the time, a third one does not decide the rate.
 pub fn function_weight(share: f64, largest: f64) -> f64 {
     (share / (SMALL_RATIO * largest)).min(1.0)
 }

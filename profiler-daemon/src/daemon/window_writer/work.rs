@@ -138,7 +138,7 @@ impl Work {
                 return None;
             }
             let (shared, before_ns) = (self.shared.clone(), clock::thread_cpu_ns());
-            self.pace.budget.reads_since(Some(shared.naming_ns()));
+            self.pace.budget.reads_since(Some(shared.naming_threads_ns()));
             let more = self.store.maintain(&self.now(), &|| !shared.is_ending());
             self.merged_ns = clock::monotonic_ns();
             self.pace.budget.reads_since(None);
@@ -315,12 +315,12 @@ struct Pacing<'a> {
 
 impl<'a> Pacing<'a> {
     fn new(work: &'a mut Work, handed_ns: u64) -> Self {
-        let settled_ns = work.shared.naming_ns();
+        let settled_ns = work.shared.naming_threads_ns();
         Self { work, handed_ns, settled_ns }
     }
 
     fn settle(&mut self) {
-        let cpu_ns = self.work.shared.naming_ns();
+        let cpu_ns = self.work.shared.naming_threads_ns();
         self.work.pace.budget.reads_since(None);
         let spent_ns = cpu_ns.saturating_sub(std::mem::replace(&mut self.settled_ns, cpu_ns));
         self.work.pace.settle(clock::monotonic_ns(), spent_ns);
@@ -342,7 +342,7 @@ impl<'a> Pacing<'a> {
                 looked = Instant::now();
             }
         }
-        self.settled_ns = self.work.shared.naming_ns(); // time of other threads during the wait is not for names
+        self.settled_ns = self.work.shared.naming_threads_ns(); // time of other threads during the wait is not for names
         self.work.pace.budget.reads_since(Some(self.settled_ns));
     }
 
