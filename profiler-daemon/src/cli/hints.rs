@@ -68,7 +68,9 @@ pub(crate) fn hint(words: &[String], refused: &clap::Error) -> Option<String> {
             let flag = argument.split('=').next().unwrap_or(argument);
             match (command, flag.starts_with('-')) {
                 ("record", false) => behind_dashes(words, argument),
-                (_, true) => for_flag(command, flag).map(str::to_owned),
+                (_, true) => {
+                    negative_value(words, flag).or_else(|| for_flag(command, flag).map(str::to_owned))
+                }
                 _ => None,
             }
         }
@@ -114,6 +116,14 @@ fn behind_dashes(words: &[String], first: &str) -> Option<String> {
     let all = ["sweetspot"].into_iter().chain(ours.iter().skip(1).map(String::as_str)).chain(["--"]);
     let line = all.chain(command.map(String::as_str)).map(quoted).collect::<Vec<_>>().join(" ");
     Some(format!("the command comes after `--`: `{line}`"))
+}
+
+/// No number that an option takes is negative. `flag` is all of it that the parser names.
+fn negative_value(words: &[String], flag: &str) -> Option<String> {
+    let is_negative = flag.as_bytes().get(1).is_some_and(u8::is_ascii_digit);
+    let at = words.iter().position(|word| is_negative && word.starts_with(flag))?;
+    let option = words.get(at.checked_sub(1)?).filter(|word| word.starts_with("--"))?;
+    Some(format!("`{option}` takes no negative value"))
 }
 
 /// As a shell takes it.
@@ -174,6 +184,15 @@ mod tests {
         assert!(line("record ls -- -l").ends_with("`sweetspot record -- ls -l`"));
         assert!(line("record --quiet").contains("record -- COMMAND"));
         assert!(line("./prog --port 1").ends_with("`sweetspot record -- ./prog --port 1`"));
+    }
+
+    #[test]
+    fn a_negative_value_is_named() {
+        for (option, value) in [("--budget", "-1%"), ("--rate", "-50"), ("--horizon", "-5s")] {
+            let said = hinted(&format!("record {option} {value} -- ls"));
+            assert_eq!(said, Some(format!("`{option}` takes no negative value")));
+        }
+        assert_eq!(hinted("record -1 -- ls"), None);
     }
 
     #[test]

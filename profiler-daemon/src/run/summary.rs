@@ -13,9 +13,9 @@ use anyhow::Result;
 use config::{Ratio, SamplingSettings};
 use profiler_core::profile::{
     CostFigures, CpuTimes, FileFigures, HowSampled, Measure, Outcome, OverheadFigures, OverheadParts,
-    PredictedFigures, RateFigures, Run, SampleCounts,
+    PredictedFigures, RateChange, RateFigures, Run, SampleCounts,
 };
-use profiler_core::rate::{Account, Decision, LawInForce, Prediction};
+use profiler_core::rate::{Account, Decision, LawInForce, Prediction, Reason};
 
 use super::engine::{Engine, Figures, PartFigures, SamplingMode};
 use super::follow::Stop;
@@ -163,7 +163,11 @@ fn figures_of(end: &Figures, setup: &Setup, sampling: &SamplingSettings, target:
         },
         cost: cost_figures(end),
         overhead: overhead_figures(&end.account, sampling),
-        rate: end.decision.as_ref().map(|decision| rate_figures(decision, &end.part)).unwrap_or_default(),
+        rate: end
+            .decision
+            .as_ref()
+            .map(|decision| rate_figures(decision, &end.part, &end.history))
+            .unwrap_or_default(),
         predicted: predicted(&end.prediction),
         rate_history: end.history.clone(),
         notes: notes(end),
@@ -233,7 +237,7 @@ fn overhead_figures(account: &Account, sampling: &SamplingSettings) -> OverheadF
     }
 }
 
-fn rate_figures(decision: &Decision, part: &PartFigures) -> RateFigures {
+fn rate_figures(decision: &Decision, part: &PartFigures, history: &[RateChange]) -> RateFigures {
     RateFigures {
         rate_hz: decision.rate_hz,
         optimum_rate_hz: decision.terms.optimum_rate_hz,
@@ -243,8 +247,14 @@ fn rate_figures(decision: &Decision, part: &PartFigures) -> RateFigures {
         law_samples: law_samples(decision, part),
         variance_ratio: decision.terms.variance_ratio,
         replicas: decision.terms.replicas,
-        retunes: decision.so_far.retunes,
+        retunes: retunes(history),
     }
+}
+
+/// Changes of the rate by the law in a part of a run, whose history begins with the rate that was in force.
+fn retunes(history: &[RateChange]) -> u64 {
+    let by_law = [Reason::Retune, Reason::PhaseChange].map(Reason::as_str);
+    history.iter().skip(1).filter(|change| by_law.contains(&change.reason.as_str())).count() as u64
 }
 
 /// Samples that the law asks for in a part of a run, for one target. The decision's own figure is a sum since the start, and
@@ -421,8 +431,9 @@ mod tests {
         let reading =
             Reading { at_ns: 100_000_000_000, target_cpu_ns: 180_000_000_000, ..Reading::default() };
         let decision = controller.step(&reading, &TopShares::default());
-        let window =
-            |target_cpu_ns| rate_figures(&decision, &PartFigures { target_cpu_ns, ..PartFigures::default() });
+        let window = |target_cpu_ns| {
+            rate_figures(&decision, &PartFigures { target_cpu_ns, ..PartFigures::default() }, &[])
+        };
         for (target_cpu_ns, cpu_s) in [(4_510_000_000, 4.51), (90_000_000, 0.09), (0, 0.0)] {
             let rate = window(target_cpu_ns);
             let law_samples = rate.unbounded_rate_hz * cpu_s;
@@ -431,5 +442,17 @@ mod tests {
                 "{rate:?}"
             );
         }
+    }
+
+    /// The decision's own count goes on from window to window.
+    #[test]
+    fn only_changes_by_the_law_in_this_part_count_as_retunes() {
+        let change =
+            |at_s, reason: Reason| RateChange { at_s, rate_hz: 100.0, reason: reason.as_str().to_owned() };
+        let reasons =
+            [Reason::Retune, Reason::Retune, Reason::Throttle, Reason::Release, Reason::PhaseChange];
+        let history: Vec<RateChange> =
+            reasons.into_iter().zip([0.0, 2.0, 3.0, 4.0, 5.0]).map(|(r, at)| change(at, r)).collect();
+        assert_eq!((retunes(&history), retunes(&history[..1]), retunes(&[])), (2, 0, 0));
     }
 }
