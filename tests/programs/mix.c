@@ -2,13 +2,14 @@
  * calls / all calls. It prints what it did as one JSON line.
  *
  *   mix [--calls N | --cpu SECONDS] [--depth D] [--frame-bytes B] [--seed S] [--bout-us U]
- *       [--children K] [--then-exec PROGRAM] [--time-each ROUNDS] [--out FILE] [--report-fd FD]
+ *       [--children K] [--then-exec PROGRAM] [--time-each ROUNDS] [--only-on CPU] [--out FILE] [--report-fd FD]
  */
 #define _GNU_SOURCE
 #include "clock.h"
 
 #include <alloca.h>
 #include <fcntl.h>
+#include <sched.h>
 #include <string.h>
 #include <sys/wait.h>
 
@@ -245,6 +246,15 @@ static void print_truth(uint64_t started)
         die("truth");
 }
 
+static void stay_on(int cpu)
+{
+    cpu_set_t one;
+    CPU_ZERO(&one);
+    CPU_SET(cpu, &one);
+    if (sched_setaffinity(0, sizeof one, &one))
+        die("sched_setaffinity");
+}
+
 static void parse(int argc, char **argv)
 {
     for (int i = 1; i < argc; i += 2) {
@@ -262,6 +272,7 @@ static void parse(int argc, char **argv)
         else if (!strcmp(key, "--children")) arg.children = atol(value);
         else if (!strcmp(key, "--then-exec")) arg.then_exec = value;
         else if (!strcmp(key, "--time-each")) arg.rounds = atol(value);
+        else if (!strcmp(key, "--only-on")) stay_on(atoi(value));
         else if (!strcmp(key, "--out")) arg.out = value;
         else if (!strcmp(key, "--report-fd")) arg.report_fd = atoi(value);
         else {

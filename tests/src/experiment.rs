@@ -18,7 +18,7 @@ where
         let program = std::env::args().next().unwrap_or_default();
         let program = Path::new(&program).file_stem().unwrap_or_default().to_string_lossy().into_owned();
         anyhow::bail!(
-            "the options of {program} are described at the top of its source, tests/src/bin or tests/benches"
+            "the options of {program} are described at the top of its source, tests/experiments/src/bin or tests/benches"
         );
     }
     let mut words = std::env::args().skip_while(|word| word != name);

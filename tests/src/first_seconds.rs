@@ -1,7 +1,8 @@
 //! How good a profile the shortest command gives: the error of the CPU seconds of a program's largest functions, with each
 //! profiler's defaults and at usual fixed rates, for runs of a tenth of a second to a minute.
 //!
-//! Sampled runs take turns with runs that nobody samples, so that what sampling adds is known to a fraction of a percent.
+//! Sampled runs take turns with runs that nobody samples, so that what sampling adds is known to a fraction of a percent. Long
+//! ones, during which a machine's speed drifts, share their CPU with one that nobody samples.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -14,13 +15,17 @@ use serde_json::Value;
 
 use crate::figures::median;
 use crate::programs::{find_in_path, program};
-use crate::run::{Sweetspot, run};
+use crate::run::{Sweetspot, finish, run, start};
 use crate::truth::Truth;
 
 /// The program: eight functions of equal cost, called in shuffled order with known counts.
 const PROGRAM: &str = "mix_fp";
 /// Number of its functions that are judged.
 const TOP: usize = 4;
+/// Runs of this length (s) have their twin beside them.
+const LONG_S: f64 = 3.0;
+/// The CPU that they share.
+const SHARED_CPU: &str = "0";
 
 /// A way to profile a command.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -198,6 +203,8 @@ pub struct Subject {
     target: std::path::PathBuf,
     calls: u64,
     seed: u64,
+    /// Whether a run is so long that its twin runs beside it.
+    is_long: bool,
     /// CPU time of a call in the latest unsampled run (s).
     call_s: f64,
 }
@@ -205,19 +212,26 @@ pub struct Subject {
 impl Subject {
     /// The program with as many calls as take `cpu_s`.
     pub fn new(cpu_s: f64) -> Result<Subject> {
-        let mut subject = Subject { target: program(PROGRAM)?, calls: 20_000, seed: 1, call_s: 0.0 };
+        let is_long = cpu_s >= LONG_S;
+        let mut subject = Subject { target: program(PROGRAM)?, calls: 20_000, seed: 1, is_long, call_s: 0.0 };
         subject.unsampled()?;
         subject.unsampled()?; // the first one read the file
         subject.calls = (cpu_s / subject.call_s) as u64;
         ensure!(subject.calls > 100, "{cpu_s} s is too short for this program");
-        subject.unsampled()?;
+        if !is_long {
+            subject.unsampled()?;
+        }
         Ok(subject)
     }
 
     fn arguments(&mut self, truth: &str) -> Vec<String> {
         self.seed += 1;
         let (calls, seed) = (self.calls.to_string(), self.seed.to_string());
-        ["--calls", &calls, "--seed", &seed, "--out", truth].map(str::to_owned).to_vec()
+        let mut words = ["--calls", &calls, "--seed", &seed, "--out", truth].map(str::to_owned).to_vec();
+        if self.is_long {
+            words.extend(["--only-on", SHARED_CPU].map(str::to_owned));
+        }
+        words
     }
 
     /// CPU time of a call where nobody samples (s).
@@ -226,19 +240,23 @@ impl Subject {
         let truth = folder.path().join("truth.json");
         let arguments = self.arguments(&truth.to_string_lossy());
         run(Command::new(&self.target).args(arguments))?.expect_status(0)?;
-        let truth = Truth::read(&truth)?;
-        self.call_s = truth.work_cpu_s / truth.calls.values().sum::<u64>() as f64;
+        self.call_s = call_s(&Truth::read(&truth)?);
         Ok(self.call_s)
     }
 
-    /// A run between two that nobody samples.
+    /// A run between two that nobody samples, or beside one.
     pub fn observe(&mut self, way: Way) -> Result<Observed> {
         let folder = tempfile::tempdir()?;
         let truth = folder.path().join("truth.json");
         let arguments = self.arguments(&truth.to_string_lossy());
-        let before_s = self.call_s;
-        let said = way.record(&self.target, &arguments)?;
-        let call_s = 0.5 * (before_s + self.unsampled()?);
+        let (said, call_s) = match self.is_long {
+            true => self.beside_a_twin(way, &arguments, folder.path())?,
+            false => {
+                let before_s = self.call_s;
+                let said = way.record(&self.target, &arguments)?;
+                (said, 0.5 * (before_s + self.unsampled()?))
+            }
+        };
         let truth = Truth::read(&truth)?;
         let calls = truth.calls.values().sum::<u64>() as f64;
         let slowdown_ratio = truth.work_cpu_s / (calls * call_s);
@@ -251,6 +269,21 @@ impl Subject {
             share_ratios: truth.top(TOP).into_iter().map(|name| share(name) / truth.share(name)).collect(),
         })
     }
+
+    /// What the profiler says of a run, and the CPU time of a call of its twin (s).
+    fn beside_a_twin(&mut self, way: Way, arguments: &[String], folder: &Path) -> Result<(Said, f64)> {
+        let truth = folder.join("twin.json");
+        let twin = self.arguments(&truth.to_string_lossy());
+        let twin = start(Command::new(&self.target).args(twin))?;
+        let said = way.record(&self.target, arguments)?;
+        finish(twin)?.expect_status(0)?;
+        Ok((said, call_s(&Truth::read(&truth)?)))
+    }
+}
+
+/// CPU time of a call (s).
+fn call_s(truth: &Truth) -> f64 {
+    truth.work_cpu_s / truth.calls.values().sum::<u64>() as f64
 }
 
 /// What runs of one way and length come to.

@@ -1,4 +1,4 @@
-//! The long experiments of `src/bin/`, cut short: the same code, fewer runs, the same seeds each time.
+//! The long experiments of `experiments/`, cut short: the same code, fewer runs, the same seeds each time.
 
 use tests::aliasing::{Clock, error_sd};
 use tests::paper::quick_lines;

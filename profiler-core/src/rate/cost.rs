@@ -38,6 +38,14 @@ impl Cost {
         Cost::new(0.5 * (self.mean_ns + other.mean_ns), noise.hypot(half_difference))
     }
 
+    /// The same cost by two independent estimates, each with the weight of its precision.
+    pub fn weighed(self, other: Cost) -> Cost {
+        let weight = |cost: Cost| 1.0 / cost.se_ns.max(f64::MIN_POSITIVE.sqrt()).powi(2);
+        let (one, two) = (weight(self), weight(other));
+        let mean_ns = (one * self.mean_ns + two * other.mean_ns) / (one + two);
+        Cost::new(mean_ns, (one + two).sqrt().recip())
+    }
+
     fn or(self, fallback: Cost) -> Cost {
         if self.is_valid() { self } else { fallback }
     }

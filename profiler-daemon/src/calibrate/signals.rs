@@ -11,7 +11,7 @@ use crate::sampler::access::Access;
 use crate::sys::signal_cost::tick_ns;
 
 /// Samples put more out of the caches than the handler here: programs were found to pay .9 to 1.0 times what is measured here if they
-/// compute, and 1.1 to 1.25 times if they live in the second cache (`tests/src/bin/signals.rs`).
+/// compute, and 1.1 to 1.25 times if they live in the second cache (`tests/experiments/src/bin/signals.rs`).
 const AFTERWARDS: f64 = 1.07;
 const AFTERWARDS_SE: f64 = 0.12;
 /// Where it is kept, beside that of perf events.

@@ -88,10 +88,11 @@ impl Part {
 
 impl<L: DecisionLog> Engine<L> {
     /// What was collected since the last call or the beginning, with its figures; the next part of the run begins where this
-    /// one ends.
+    /// one ends. A step comes first: calm ones are half a second apart, and the CPU time of a part would be that of another
+    /// time than its samples.
     pub(crate) fn cut(&mut self) -> (Collected, Figures) {
+        self.step();
         let once = self.session.begin_once();
-        self.judge_lost(clock::monotonic_ns());
         let collected = self.session.cut();
         let figures = self.take_figures(collected.span.end);
         self.session.spent_once(once);
