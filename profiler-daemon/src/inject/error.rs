@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use agent_memory::{AgentReply, Settings};
+use agent_memory::{AgentReply, AgentSettings};
 
 use super::Refused;
 use crate::sys::ptrace::TraceError;
@@ -52,7 +52,7 @@ pub(super) fn failed(text: &str) -> InjectError {
 
 /// What came of a call where nothing came of it.
 pub(super) fn refusal(answer: AgentReply) -> InjectError {
-    let patience_s = Settings::default().patience_ns / 1_000_000_000;
+    let patience_s = AgentSettings::default().patience_ns / 1_000_000_000;
     let is_busy = format!(
         "is sampled by another sweetspot already; end that, or wait for {patience_s} seconds if it was killed"
     );

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use agent_memory::{AgentCommand, AgentReply, Request, Signals};
+use agent_memory::{AgentCommand, AgentReply, Request, UsableSignals};
 
 use super::code::{self, ProcessCode};
 use super::error::{InjectError, NO_ANSWER, NO_SIGNAL, denied, failed, refusal};
@@ -41,7 +41,7 @@ pub(super) struct TracedProcess {
     /// Where the agent is in the process, if it is there.
     loaded: Option<u64>,
     /// What the process does with the signals that an agent may use.
-    signals: Signals,
+    signals: UsableSignals,
     /// Files of profilers that did not come to their end.
     left: Vec<u64>,
 }

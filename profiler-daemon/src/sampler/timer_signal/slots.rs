@@ -3,7 +3,7 @@
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-use agent_memory::{Memory, RING_WORDS, Reader, SLOTS, Slot, State, length};
+use agent_memory::{Memory, RING_WORDS, RingReader, SLOTS, Slot, SlotState, length};
 use profiler_core::record::Task;
 
 use crate::sys::procfs;
@@ -32,7 +32,7 @@ impl SlotOwner {
 /// A slot as this side knows it.
 #[derive(Default)]
 struct Known {
-    reader: Reader,
+    reader: RingReader,
     /// Words that this drain still reads: those that waited when it began. Who writes as fast as we read is left behind.
     left: usize,
     owner: Option<SlotOwner>,
@@ -224,9 +224,9 @@ impl Slots {
             let known = &mut self.known[index];
             let (Some(owner), Some(slot)) = (known.owner, memory.slot(index)) else { continue };
             let is_over = match slot.state() {
-                State::Ended => true,
-                State::Taken => looks_for_dead && procfs::has_ended(owner.pid),
-                State::Free | State::Unknown => true, // another process has overwritten it
+                SlotState::Ended => true,
+                SlotState::Taken => looks_for_dead && procfs::has_ended(owner.pid),
+                SlotState::Free | SlotState::Unknown => true, // another process has overwritten it
             };
             if is_over && known.is_read(&slot) {
                 self.dropped = self.dropped.saturating_add(slot.dropped().saturating_sub(known.dropped));
