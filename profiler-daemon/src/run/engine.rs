@@ -15,7 +15,7 @@ use std::time::Duration;
 use config::SamplingSettings;
 use profiler_core::attach::{AttachChoice, AttachMode, EARLY_COST_NS};
 use profiler_core::profile::RateChange;
-use profiler_core::rate::{CostModel, Decision, Dither, RateController, Reading, Reason};
+use profiler_core::rate::{CostModel, Decision, Dither, RateController, RateReason, Reading};
 use profiler_core::unwind::copy::CopySize;
 use profiler_core::unwind::method::Method;
 
@@ -337,7 +337,7 @@ impl<L: DecisionLog> Engine<L> {
             self.note_rate(&decision);
         }
         self.sampler.redraw();
-        if decision.reason != Reason::Hold && decision.reason != Reason::Fixed || second_is_over {
+        if decision.reason != RateReason::Hold && decision.reason != RateReason::Fixed || second_is_over {
             self.write_decision(&decision);
         }
         self.last_decision = Some(decision);
@@ -369,7 +369,7 @@ impl<L: DecisionLog> Engine<L> {
     fn note_rate(&mut self, decision: &Decision) {
         let last_hz = self.history.last().map_or(0.0, |change| change.rate_hz);
         let small = (decision.rate_hz / last_hz).ln().abs() < WORTH_NOTING;
-        if small && matches!(decision.reason, Reason::Throttle | Reason::Release) {
+        if small && matches!(decision.reason, RateReason::Throttle | RateReason::Release) {
             return;
         }
         self.history.push(RateChange {

@@ -15,7 +15,7 @@ use profiler_core::profile::{
     CostFigures, CpuTimes, FileFigures, HowSampled, Measure, Outcome, OverheadFigures, OverheadParts,
     PredictedFigures, RateChange, RateFigures, Run, SampleCounts,
 };
-use profiler_core::rate::{Account, Decision, LawInForce, Prediction, Reason};
+use profiler_core::rate::{Account, Decision, LawInForce, Prediction, RateReason};
 
 use super::engine::{Engine, Figures, PartFigures, SamplingMode};
 use super::follow::Stop;
@@ -253,7 +253,7 @@ fn rate_figures(decision: &Decision, part: &PartFigures, history: &[RateChange])
 
 /// Changes of the rate by the law in a part of a run, whose history begins with the rate that was in force.
 fn retunes(history: &[RateChange]) -> u64 {
-    let by_law = [Reason::Retune, Reason::PhaseChange].map(Reason::as_str);
+    let by_law = [RateReason::Retune, RateReason::PhaseChange].map(RateReason::as_str);
     history.iter().skip(1).filter(|change| by_law.contains(&change.reason.as_str())).count() as u64
 }
 
@@ -447,10 +447,18 @@ mod tests {
     /// The decision's own count goes on from window to window.
     #[test]
     fn only_changes_by_the_law_in_this_part_count_as_retunes() {
-        let change =
-            |at_s, reason: Reason| RateChange { at_s, rate_hz: 100.0, reason: reason.as_str().to_owned() };
-        let reasons =
-            [Reason::Retune, Reason::Retune, Reason::Throttle, Reason::Release, Reason::PhaseChange];
+        let change = |at_s, reason: RateReason| RateChange {
+            at_s,
+            rate_hz: 100.0,
+            reason: reason.as_str().to_owned(),
+        };
+        let reasons = [
+            RateReason::Retune,
+            RateReason::Retune,
+            RateReason::Throttle,
+            RateReason::Release,
+            RateReason::PhaseChange,
+        ];
         let history: Vec<RateChange> =
             reasons.into_iter().zip([0.0, 2.0, 3.0, 4.0, 5.0]).map(|(r, at)| change(at, r)).collect();
         assert_eq!((retunes(&history), retunes(&history[..1]), retunes(&[])), (2, 0, 0));

@@ -22,7 +22,7 @@
 use std::io;
 use std::sync::Arc;
 
-use profiler_core::rate::{ClockBook, Dither, Hit, Slot};
+use profiler_core::rate::{ClockBook, ClockSlot, Dither, Hit};
 use profiler_core::record::{RawRecord, RawSample, Record, RecordFormat};
 use profiler_core::resources::{self, FillRate, OTHER_FILES};
 use profiler_core::unwind::method::Method;
@@ -120,7 +120,7 @@ impl ClockSettings {
 
 struct Clock {
     event: Event,
-    slot: Slot,
+    slot: ClockSlot,
     /// The period it was opened with (ns).
     period_ns: u64,
 }
@@ -298,7 +298,7 @@ impl PerfSampler {
             };
             event.write_into(owner)?;
             self.formats.insert(event.id(), format);
-            let slot = Slot { tid: followed.tid(), cpu };
+            let slot = ClockSlot { tid: followed.tid(), cpu };
             clocks.push(Clock { event, slot, period_ns });
         }
         Ok(clocks)

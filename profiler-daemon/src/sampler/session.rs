@@ -368,7 +368,7 @@ impl Session {
     pub(crate) fn function_parts<N: Eq + Hash>(
         &self,
         name: impl Fn(Frame) -> N,
-    ) -> (Vec<stats::Window>, Vec<Vec<stats::Part>>) {
+    ) -> (Vec<stats::WindowSums>, Vec<Vec<stats::Part>>) {
         self.counted.aggregator.function_parts(name)
     }
 

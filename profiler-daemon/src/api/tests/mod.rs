@@ -140,12 +140,12 @@ pub(super) fn target(name: &str) -> TargetStatus {
 /// A decision, with every figure another.
 pub(super) fn decision() -> DecisionEntry {
     use profiler_core::rate::model::BoundBy;
-    use profiler_core::rate::{DecidedCost, LawInForce, LawTerms, RateCaps, Reason, SoFar};
+    use profiler_core::rate::{DecidedCost, LawInForce, LawTerms, RateCaps, RateReason, SoFar};
     let decision = Decision {
         at_ns: 1,
         rate_hz: 2.0,
         period_ns: 3,
-        reason: Reason::Retune,
+        reason: RateReason::Retune,
         bound_by: BoundBy::Law,
         cost: DecidedCost {
             overhead_us: 4.0,
