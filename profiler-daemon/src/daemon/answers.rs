@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use config::TargetSettings;
-use profile_files::store::Waiting;
+use profile_files::store::UnmergedFiles;
 
 use super::shared::Shared;
 use super::watched::{LONG_ENOUGH_NS, Watched};
@@ -308,8 +308,8 @@ impl HostStatus {
 }
 
 /// What waits in the store to be merged, for a person.
-fn unmerged(waiting: &Waiting) -> Option<String> {
-    let Waiting { files, needed_bytes, retry_s, why } = waiting;
+fn unmerged(waiting: &UnmergedFiles) -> Option<String> {
+    let UnmergedFiles { files, needed_bytes, retry_s, why } = waiting;
     let why = match (needed_bytes, why) {
         (0, Some(why)) => why.clone(),
         (0, None) => "look at the disk".to_owned(),

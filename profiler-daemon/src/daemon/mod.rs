@@ -549,9 +549,9 @@ fn start_writer(settings: &DaemonSettings, symbols: &Symbols) -> Result<WindowWr
     WindowWriter::start(&settings.store.folder, bounds, queue, debuginfod_settings(settings), symbols)
 }
 
-fn store_settings(settings: &DaemonSettings) -> (store::Settings, u64) {
+fn store_settings(settings: &DaemonSettings) -> (store::StoreTerms, u64) {
     let (store, ns) = (&settings.store, |span: config::Span| span.duration().as_nanos() as u64);
-    let bounds = store::Settings {
+    let bounds = store::StoreTerms {
         age_ns: ns(store.age),
         bytes: store.bytes.get(),
         hourly_after_ns: ns(store.hourly_after),

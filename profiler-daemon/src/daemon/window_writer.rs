@@ -17,7 +17,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use profile_files::store::{self, Export, Outboxes, RealDisk, Spool, Store, StoreError, Window};
+use profile_files::store::{self, Export, Outboxes, RealDisk, Spool, Store, StoreError, TargetWindow};
 use profiler_core::profile::Run;
 
 use super::flushing::FlushWaiter;
@@ -44,7 +44,7 @@ const MOST_SUSPECTS: usize = 100;
 /// A window of a target, to be named and kept.
 pub(crate) struct PendingWindow {
     /// Its target and time range.
-    pub(crate) window: Window,
+    pub(crate) window: TargetWindow,
     /// What was counted in it.
     pub(crate) collected: Collected,
     /// Converts the weights to CPU time.
@@ -67,7 +67,7 @@ enum Job<P> {
 
 /// A window that waits for its names.
 struct UnnamedWindow {
-    window: Window,
+    window: TargetWindow,
     cut: Cut,
     scale: f64,
     run: Run,
@@ -101,7 +101,7 @@ pub(crate) struct LostWindow {
 
 /// The rules in force.
 struct Rules {
-    store: store::Settings,
+    store: store::StoreTerms,
     /// Limit for waiting windows (bytes, about).
     most_bytes: u64,
     debuginfod: Option<debuginfod::Settings>,
@@ -261,7 +261,7 @@ impl WindowWriter {
     /// If the store cannot be used.
     pub(crate) fn start(
         folder: &Path,
-        bounds: store::Settings,
+        bounds: store::StoreTerms,
         most_bytes: u64,
         debuginfod: Option<debuginfod::Settings>,
         symbols: &Symbols,
@@ -386,7 +386,7 @@ impl WindowWriter {
     /// Puts other bounds in force.
     pub(crate) fn rebound(
         &mut self,
-        bounds: store::Settings,
+        bounds: store::StoreTerms,
         most_bytes: u64,
         debuginfod: Option<debuginfod::Settings>,
     ) {

@@ -5,7 +5,7 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use profiler_core::profile::Unknown;
-use symbolizer::{Frame, PerfMap};
+use symbolizer::{NamedFrame, PerfMap};
 
 use crate::objects::names::{About, Found, KeptNames, NameRoom, Naming};
 
@@ -41,7 +41,7 @@ impl List {
 
     /// The functions at these addresses, as the list tells at this moment. Nothing is read if it told of all of them before
     /// and has not changed since; of one that has grown, what was appended; all of it for addresses that are new.
-    pub(super) fn names(&self, addresses: &[u64], room: &NameRoom, now: Naming) -> Vec<Option<Frame>> {
+    pub(super) fn names(&self, addresses: &[u64], room: &NameRoom, now: Naming) -> Vec<Option<NamedFrame>> {
         let mut read = self.read.lock().unwrap_or_else(PoisonError::into_inner);
         if !addresses.is_empty() {
             self.catch_up(&mut read, room, now);
@@ -132,7 +132,8 @@ fn whole_lines(text: &[u8]) -> &[u8] {
 fn named(text: &[u8], addresses: &[u64]) -> impl Iterator<Item = (u64, Found)> {
     let found = PerfMap::new(text).names(addresses);
     addresses.iter().zip(found).map(|(&address, name)| {
-        let frame = |name: Arc<str>| Frame { linkage_name: Arc::clone(&name), name, file: None, line: None };
+        let frame =
+            |name: Arc<str>| NamedFrame { linkage_name: Arc::clone(&name), name, file: None, line: None };
         (address, name.map(|name| vec![frame(name)]).ok_or_else(Unknown::default))
     })
 }

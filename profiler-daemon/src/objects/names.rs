@@ -14,7 +14,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use profiler_core::elf::{ElfImage, Segment};
 use profiler_core::profile::Unknown;
 use rustc_hash::FxHashMap;
-use symbolizer::{Frame, Reason};
+use symbolizer::{NamedFrame, Reason};
 
 pub(crate) use self::equal::{DebugFilesForAll, Equal};
 use self::equal::{Equals, Sharing};
@@ -29,7 +29,7 @@ use crate::sys::clock;
 const AT_ONCE: u64 = 16;
 
 /// The functions at an address, or why they are not known.
-pub(crate) type Found = Result<Vec<Frame>, Unknown>;
+pub(crate) type Found = Result<Vec<NamedFrame>, Unknown>;
 
 /// A cut is named, or something else that asks for names.
 #[derive(Clone, Copy, Debug, Default)]

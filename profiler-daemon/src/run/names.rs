@@ -411,7 +411,7 @@ impl<'a> Names<'a> {
     }
 }
 
-type Named = symbolizer::Frame;
+type Named = symbolizer::NamedFrame;
 
 /// Memory that a function's names take as they were found (bytes).
 fn text_bytes(named: &Named) -> usize {

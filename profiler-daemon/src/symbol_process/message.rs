@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use rustc_hash::FxHashMap;
-use symbolizer::{Frame, Reason, Symbolized};
+use symbolizer::{NamedFrame, Reason, Symbolized};
 
 use super::Facts;
 
@@ -320,10 +320,10 @@ impl Found {
         let texts: Vec<Arc<str>> = self.texts.into_iter().map(Arc::from).collect();
         let reasons = self.reasons.into_iter().map(WireReason::checked).collect::<Result<Vec<_>, _>>()?;
         let text = |at: u32| texts.get(at as usize).map(Arc::clone).ok_or(InvalidReply);
-        let frame = |numbers: &[u32]| -> Result<Frame, InvalidReply> {
+        let frame = |numbers: &[u32]| -> Result<NamedFrame, InvalidReply> {
             let &[name, linkage_name, file, line] = numbers else { return Err(InvalidReply) };
             let file = file.checked_sub(1).map(text).transpose()?;
-            Ok(Frame {
+            Ok(NamedFrame {
                 name: text(name)?,
                 linkage_name: text(linkage_name)?,
                 file,
@@ -356,9 +356,9 @@ mod tests {
 
     use super::*;
 
-    fn frame(name: &str, line: Option<u32>) -> Frame {
+    fn frame(name: &str, line: Option<u32>) -> NamedFrame {
         let file = line.map(|_| Arc::from("a.c"));
-        Frame { name: Arc::from(name), linkage_name: Arc::from("_Z"), file, line }
+        NamedFrame { name: Arc::from(name), linkage_name: Arc::from("_Z"), file, line }
     }
 
     fn symbolized() -> Vec<Symbolized> {

@@ -107,7 +107,7 @@ fn store_status() -> StoreStatus {
         },
         left_alone_files: 1042,
         notes: Vec::new(),
-        waiting: store::Waiting { files: 1036, needed_bytes: 1037, retry_s: 1038.0, why: None },
+        waiting: store::UnmergedFiles { files: 1036, needed_bytes: 1037, retry_s: 1038.0, why: None },
     }
 }
 

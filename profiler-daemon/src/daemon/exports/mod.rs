@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Error, Result};
 use config::DaemonSettings;
-use profile_files::store::{Export, Now, Outboxes, Tally};
+use profile_files::store::{Export, ExportTally, Now, Outboxes};
 
 use self::plan::Plan;
 use self::sender::{Control, Orders, Sender};
@@ -91,7 +91,7 @@ impl Running {
         self.thread.as_ref().is_none_or(JoinHandle::is_finished)
     }
 
-    fn status(&self, tally: Tally, now_ns: u64) -> ExportStatus {
+    fn status(&self, tally: ExportTally, now_ns: u64) -> ExportStatus {
         let trouble = self.control.trouble();
         let retry_s = trouble.as_ref().map(|trouble| trouble.next_ns.saturating_sub(now_ns) as f64 * 1e-9);
         let problem = match self.has_ended() && !self.control.is_over() {
@@ -127,7 +127,7 @@ pub(super) struct Exports {
     outboxes: Outboxes,
     boot: String,
     /// The tallies at the last look.
-    tallies: RefCell<BTreeMap<String, Tally>>,
+    tallies: RefCell<BTreeMap<String, ExportTally>>,
 }
 
 impl Exports {
@@ -173,7 +173,7 @@ impl Exports {
         self.running.iter().map(status).collect()
     }
 
-    fn tallies(&self) -> BTreeMap<String, Tally> {
+    fn tallies(&self) -> BTreeMap<String, ExportTally> {
         let now =
             Now { unix_ns: clock::unix_ns(), boot: self.boot.clone(), monotonic_ns: clock::monotonic_ns() };
         let mut last = self.tallies.borrow_mut();

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use profile_files::store::{
-    Export, Now, OutboxFile, RealDisk, SendOutcome, Settings, Store, Tally, Window, read_file,
+    Export, ExportTally, Now, OutboxFile, RealDisk, SendOutcome, Store, StoreTerms, TargetWindow, read_file,
 };
 use profile_files::testing;
 use tempfile::TempDir;
@@ -41,7 +41,8 @@ impl Simulated {
     fn new() -> Self {
         let folder = TempDir::new().unwrap();
         let ever = u64::MAX;
-        let settings = Settings { age_ns: ever, bytes: 1 << 30, hourly_after_ns: ever, daily_after_ns: ever };
+        let settings =
+            StoreTerms { age_ns: ever, bytes: 1 << 30, hourly_after_ns: ever, daily_after_ns: ever };
         let mut store = Store::open(folder.path(), settings, RealDisk).unwrap();
         store.export(&now(0), &[Export { name: "a".to_owned(), targets: Vec::new() }]);
         Self { folder, store, schedule: Schedule::default(), attempts: Vec::new() }
@@ -53,11 +54,13 @@ impl Simulated {
         (profile.run.start_unix_ns, profile.run.duration_s) = (BOOTED + from_ns, 60.0);
         let (target, boot) = (target.to_owned(), "boot".to_owned());
         let labels = BTreeMap::from([("k8s.namespace.name".to_owned(), "shop".to_owned())]);
-        self.store.write(&now(second), Window { target, labels, boot, from_ns, to_ns }, &profile).unwrap();
+        self.store
+            .write(&now(second), TargetWindow { target, labels, boot, from_ns, to_ns }, &profile)
+            .unwrap();
     }
 
     /// So many minutes, with a window of each target at the end of each; what came of them.
-    fn run(&mut self, minutes: u64, targets: &[&str], backend: Backend) -> Tally {
+    fn run(&mut self, minutes: u64, targets: &[&str], backend: Backend) -> ExportTally {
         for second in 60..=minutes * 60 {
             if second % 60 == 0 {
                 targets.iter().for_each(|target| self.write(target, second));

@@ -1,6 +1,6 @@
 //! The open window of a target, and how it ends.
 
-use profile_files::store::Window;
+use profile_files::store::TargetWindow;
 
 use super::Watched;
 use crate::daemon::flush_limiter::FlushLimiter;
@@ -81,7 +81,7 @@ impl Watched {
         let mut run = summary::run(figures, &collected, setup, &self.sampling, self.identity.name.clone());
         run.0.how.stopped = "window".to_owned();
         self.windows += 1;
-        let window = Window {
+        let window = TargetWindow {
             target: self.identity.name.clone(),
             labels: self.identity.labels.clone(),
             boot: String::new(), // the window writer knows it

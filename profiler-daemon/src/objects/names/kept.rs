@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 
 use profiler_core::profile::Unknown;
 use rustc_hash::{FxHashMap, FxHashSet};
-use symbolizer::Frame;
+use symbolizer::NamedFrame;
 
 use super::super::loaded::Loaded;
 use super::super::memory::SymbolMemory;
@@ -52,7 +52,7 @@ struct Entry {
     used: u32,
     /// Whether a better answer may be found later.
     is_doubtful: bool,
-    found: Result<Box<[Frame]>, Arc<Unknown>>,
+    found: Result<Box<[NamedFrame]>, Arc<Unknown>>,
 }
 
 impl KeptNames {
@@ -200,7 +200,7 @@ impl KeptNames {
 impl Entry {
     fn own_bytes(&self) -> u64 {
         let more = match &self.found {
-            Ok(frames) => size_of_val::<[Frame]>(frames),
+            Ok(frames) => size_of_val::<[NamedFrame]>(frames),
             Err(unknown) => unknown_bytes(unknown),
         };
         (ENTRY_BYTES + more) as u64
@@ -211,7 +211,7 @@ fn unknown_bytes(unknown: &Unknown) -> usize {
     size_of::<Unknown>() + unknown.reason.len() + unknown.remedy.len()
 }
 
-fn texts(frame: &Frame) -> impl Iterator<Item = &Arc<str>> {
+fn texts(frame: &NamedFrame) -> impl Iterator<Item = &Arc<str>> {
     [&frame.name, &frame.linkage_name].into_iter().chain(&frame.file)
 }
 
@@ -221,7 +221,7 @@ impl Kept {
         let bytes = match found {
             Ok(frames) => {
                 let new = frames.iter().flat_map(texts).filter(|text| !self.texts.contains(*text));
-                size_of_val::<[Frame]>(frames) + new.map(|text| text.len() + TEXT_BYTES).sum::<usize>()
+                size_of_val::<[NamedFrame]>(frames) + new.map(|text| text.len() + TEXT_BYTES).sum::<usize>()
             }
             Err(unknown) => unknown_bytes(unknown),
         };
@@ -247,7 +247,7 @@ impl Kept {
     }
 
     /// The same with the texts that are here, and what new ones take.
-    fn intern(&mut self, frame: &Frame, new_bytes: &mut usize) -> Frame {
+    fn intern(&mut self, frame: &NamedFrame, new_bytes: &mut usize) -> NamedFrame {
         let mut text = |text: &Arc<str>| match self.texts.get(text) {
             Some(known) => Arc::clone(known),
             None => {
@@ -257,7 +257,7 @@ impl Kept {
             }
         };
         let (name, linkage_name) = (text(&frame.name), text(&frame.linkage_name));
-        Frame { name, linkage_name, file: frame.file.as_ref().map(text), line: frame.line }
+        NamedFrame { name, linkage_name, file: frame.file.as_ref().map(text), line: frame.line }
     }
 
     fn remove_one(&mut self, address: u64) {
