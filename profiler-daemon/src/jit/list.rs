@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use profiler_core::profile::Unknown;
 use symbolizer::{NamedFrame, PerfMap};
 
-use crate::objects::names::{About, Found, KeptNames, NameRoom, Naming};
+use crate::objects::names::{About, FoundFunctions, KeptNames, NameRoom, Naming};
 
 /// Of a longer list, the end is read: later lines count.
 const LONGEST_LIST: u64 = 64 << 20;
@@ -73,17 +73,17 @@ impl List {
             return;
         };
         room.count_list(text.len() as u64);
-        let named: Vec<(u64, Found)> =
+        let named: Vec<(u64, FoundFunctions)> =
             named(whole_lines(&text), &kept).filter(|(_, found)| found.is_ok()).collect();
         self.keep(room, now, &named);
         read.note(read.until, &text);
     }
 
-    fn keep(&self, room: &NameRoom, now: Naming, named: &[(u64, Found)]) {
+    fn keep(&self, room: &NameRoom, now: Naming, named: &[(u64, FoundFunctions)]) {
         self.names.keep(room, now, About { is_final: true, ..About::default() }, named);
     }
 
-    fn read_whole(&self, read: &mut Read, addresses: &[u64], room: &NameRoom) -> Vec<(u64, Found)> {
+    fn read_whole(&self, read: &mut Read, addresses: &[u64], room: &NameRoom) -> Vec<(u64, FoundFunctions)> {
         let len = read.as_of.map_or(0, |(len, ..)| len);
         let skipped = len.saturating_sub(LONGEST_LIST);
         // One that is cut short in this very moment says nothing.
@@ -129,7 +129,7 @@ fn whole_lines(text: &[u8]) -> &[u8] {
 }
 
 /// What a text says of addresses.
-fn named(text: &[u8], addresses: &[u64]) -> impl Iterator<Item = (u64, Found)> {
+fn named(text: &[u8], addresses: &[u64]) -> impl Iterator<Item = (u64, FoundFunctions)> {
     let found = PerfMap::new(text).names(addresses);
     addresses.iter().zip(found).map(|(&address, name)| {
         let frame =

@@ -21,12 +21,12 @@ use profiler_core::unwind::method::Method;
 
 use self::attaching::Attaching;
 pub(crate) use self::members::others_in;
-use self::pace::Pace;
-use self::parts::Part;
-pub(crate) use self::parts::{Figures, PartFigures, SamplingMode};
-use self::reports::Reports;
+use self::pace::StepPace;
+use self::parts::PartStart;
+pub(crate) use self::parts::{PartFigures, RunFigures, SamplingMode};
+use self::reports::ReportWatch;
 pub(crate) use self::shares::ShareStatus;
-use self::shares::Shares;
+use self::shares::TargetCharges;
 pub(crate) use self::ways::NON_TARGET_OWN_NS;
 use super::cost_prediction::CostPrediction;
 use crate::cgroup::Cgroup;
@@ -104,12 +104,12 @@ pub(crate) struct Engine<L> {
     pub(crate) notes: Vec<String>,
     settings: ClockSettings,
     last_decision: Option<Decision>,
-    part: Part,
-    pace: Pace,
+    part: PartStart,
+    pace: StepPace,
     attaching: Attaching,
     costs: Costs,
-    reports: Reports,
-    shares: Shares,
+    reports: ReportWatch,
+    shares: TargetCharges,
 }
 
 impl<L: DecisionLog> Engine<L> {
@@ -146,12 +146,12 @@ impl<L: DecisionLog> Engine<L> {
             notes: Vec::new(),
             settings,
             last_decision: None,
-            part: Part::default(),
-            pace: Pace::default(),
+            part: PartStart::default(),
+            pace: StepPace::default(),
             attaching: Attaching::new(how.access, how.choice, how.group, how.others_cpus),
             costs: Costs { model: how.costs, prediction: how.cost_prediction, bursts, interrupts: None },
-            reports: Reports::default(),
-            shares: Shares::default(),
+            reports: ReportWatch::default(),
+            shares: TargetCharges::default(),
         })
     }
 

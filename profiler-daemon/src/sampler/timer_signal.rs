@@ -43,7 +43,7 @@ use self::unannounced::UnannouncedThreads;
 use super::access::OpenError;
 use super::perf::{Attachment, ClockSettings, Drained};
 use super::source::{Nature, Source, StartError};
-use crate::inject::{Meanwhile, Refused};
+use crate::inject::{InjectionRefused, Meanwhile};
 use crate::sys::agent_memory::AgentMemory;
 use crate::sys::maps::regions;
 use crate::sys::{clock, limits, self_copy, signal_cost};
@@ -67,7 +67,7 @@ pub(crate) struct TimerSampler {
     settings: ClockSettings,
     is_stopped: bool,
     dither: Dither,
-    target: Target,
+    target: TargetRecords,
     buffers: Buffers,
     /// The agent that is loaded into a running process.
     agent: Option<InjectedAgent>,
@@ -101,7 +101,7 @@ impl TimerSampler {
             settings,
             is_stopped: false,
             dither,
-            target: Target::default(),
+            target: TargetRecords::default(),
             buffers: Buffers::default(),
             agent: None,
         })
@@ -197,7 +197,7 @@ impl Source for TimerSampler {
             self.agent = Some(agent);
         } else {
             self.shared.reserve(rings).map_err(|error| {
-                StartError::Refused(Refused::Failed(format!(
+                StartError::Refused(InjectionRefused::Failed(format!(
                     "cannot be given memory for the samples ({error}); free some, and try again"
                 )))
             })?;
@@ -351,7 +351,7 @@ impl Drop for TimerSampler {
 
 /// What is needed to interpret records.
 #[derive(Default)]
-struct Target {
+struct TargetRecords {
     /// Processes of the target that have announced themselves.
     known: FxHashSet<u32>,
     /// The process that everything else descends from.
@@ -361,7 +361,7 @@ struct Target {
     at_tick: Option<AtTick>,
 }
 
-impl Target {
+impl TargetRecords {
     fn decode(
         &mut self,
         thread: SlotOwner,

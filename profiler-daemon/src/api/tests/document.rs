@@ -10,7 +10,7 @@ use profiler_core::unwind::method::Method;
 use serde_json::{Value, json};
 
 use super::super::metrics::{self, Form};
-use super::super::observe::Counters;
+use super::super::observe::ApiCounters;
 use super::super::openapi;
 use super::super::routes::ROUTES;
 use super::*;
@@ -322,7 +322,7 @@ fn the_document_is_what_the_router_does() {
 
 fn written(form: Form) -> String {
     let second = TargetStatus { name: "db".to_owned(), ..target("db") };
-    metrics::write(status(), vec![full_target(), second], &Counters::default(), form).unwrap()
+    metrics::write(status(), vec![full_target(), second], &ApiCounters::default(), form).unwrap()
 }
 
 #[test]

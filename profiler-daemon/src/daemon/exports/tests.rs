@@ -9,8 +9,8 @@ use profile_files::store::{
 use profile_files::testing;
 use tempfile::TempDir;
 
-use super::plan::Plan;
-use super::schedule::{Schedule, Unsent};
+use super::plan::ExportPlan;
+use super::schedule::{ExportSchedule, Unsent};
 
 const SECOND: u64 = 1_000_000_000;
 /// The wall clock when the boot's was zero: 2026-11-16.
@@ -32,7 +32,7 @@ fn now(second: u64) -> Now {
 struct Simulated {
     folder: TempDir,
     store: Store,
-    schedule: Schedule,
+    schedule: ExportSchedule,
     /// What was sent, and when (s).
     attempts: Vec<(u64, PathBuf, bool)>,
 }
@@ -45,7 +45,7 @@ impl Simulated {
             StoreTerms { age_ns: ever, bytes: 1 << 30, hourly_after_ns: ever, daily_after_ns: ever };
         let mut store = Store::open(folder.path(), settings, RealDisk).unwrap();
         store.export(&now(0), &[Export { name: "a".to_owned(), targets: Vec::new() }]);
-        Self { folder, store, schedule: Schedule::default(), attempts: Vec::new() }
+        Self { folder, store, schedule: ExportSchedule::default(), attempts: Vec::new() }
     }
 
     fn write(&mut self, target: &str, second: u64) {
@@ -182,7 +182,7 @@ fn called(target: &str, rules: &str) -> Option<String> {
         "[[export]]\nname = \"a\"\nto = \"http://localhost\"\nlabels = {{ team = \"x\", \"host.name\" = \"h\" }}\n{rules}\n"
     );
     let settings = config::DaemonSettings::parse(text.as_bytes()).unwrap();
-    let identity = Plan::new(&settings.exports[0]).unwrap().identity(&profile, &stamp)?;
+    let identity = ExportPlan::new(&settings.exports[0]).unwrap().identity(&profile, &stamp)?;
     let labels = identity.labels.iter().filter(|(name, _)| *name != "process.executable.name");
     let labels: Vec<String> = labels.map(|(name, text)| format!("{name}={text}")).collect();
     assert_eq!(stamp.labels["k8s.namespace.name"], "shop", "the store's stay");

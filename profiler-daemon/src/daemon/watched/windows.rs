@@ -5,7 +5,7 @@ use profile_files::store::TargetWindow;
 use super::Watched;
 use crate::daemon::flush_limiter::FlushLimiter;
 use crate::daemon::window_writer::PendingWindow;
-use crate::run::{Figures, Setup, summary};
+use crate::run::{RunFigures, Setup, summary};
 use crate::sampler::session::Collected;
 
 /// How long windows are (ns).
@@ -69,7 +69,7 @@ impl Watched {
         &mut self,
         setup: &Setup,
         collected: Collected,
-        figures: &Figures,
+        figures: &RunFigures,
     ) -> PendingWindow {
         let span = collected.span.clone();
         let from_ns = match (&mut self.part, &mut self.sampled) {

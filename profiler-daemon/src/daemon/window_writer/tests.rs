@@ -51,7 +51,7 @@ fn pending(target: &str, from_ns: u64, has_process: bool) -> PendingWindow {
 }
 
 /// Asks for the windows of targets that end from a moment on.
-fn flush(writer: &WindowWriter, targets: &[&str], asked_ns: u64) -> Result<(), Refused> {
+fn flush(writer: &WindowWriter, targets: &[&str], asked_ns: u64) -> Result<(), CommandRefused> {
     let (reply, answer) = oneshot::channel();
     let targets = targets.iter().map(ToString::to_string).collect();
     writer.flush(vec![FlushWaiter::new(Flush { targets, ..Flush::default() }, asked_ns, reply)]);
@@ -328,8 +328,8 @@ fn other_rules_are_in_force_however_full_the_queue_is() {
     let mut writer = writer(&folder, 1 << 20);
     starve(&writer);
     writer.keep(pending("web", 0, true));
-    (0..).take_while(|at| writer.send(Job::Look) || *at == 0).last();
-    assert!(!writer.send(Job::Look) || writer.status().limit_bytes == 1 << 30);
+    (0..).take_while(|at| writer.send(QueueItem::Look) || *at == 0).last();
+    assert!(!writer.send(QueueItem::Look) || writer.status().limit_bytes == 1 << 30);
     writer.rebound(store::StoreTerms { bytes: 1 << 20, ..bounds() }, 7, None);
     while writer.status().limit_bytes != 1 << 20 {
         std::thread::sleep(Duration::from_millis(5));
