@@ -25,14 +25,14 @@ pub type Request = [u64; 4];
 /// What may be done with signals in a process, as is seen from outside alone: a signal that nobody handles may be blocked, and
 /// be read from a file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Signals {
+pub struct UsableSignals {
     /// A byte each, in order; 0 at the end.
     usable: [u8; 4],
     /// A bit each.
     kept: u32,
 }
 
-impl Signals {
+impl UsableSignals {
     /// Those that timers may send, the best first, of which four are kept; and those (of the first 32) whose handler stays, since
     /// the program would lose one that waits for it if it were taken away.
     pub fn new(usable: impl IntoIterator<Item = i32>, kept: impl IntoIterator<Item = i32>) -> Self {
@@ -86,7 +86,7 @@ pub enum AgentCommand {
 
 impl AgentCommand {
     /// The request for it.
-    pub fn request(self, argument: u64, signals: Signals) -> Request {
+    pub fn request(self, argument: u64, signals: UsableSignals) -> Request {
         [self as u64, argument, signals.word(), 0]
     }
 
@@ -131,7 +131,7 @@ mod tests {
 
     #[test]
     fn what_is_asked_and_answered_is_understood_and_nothing_else() {
-        let mut request = AgentCommand::Attach.request(7, Signals::default());
+        let mut request = AgentCommand::Attach.request(7, UsableSignals::default());
         assert_eq!(
             (AgentCommand::of(&request), request[1], AgentReply::of(&request)),
             (Some(AgentCommand::Attach), 7, None)
@@ -145,14 +145,14 @@ mod tests {
 
     #[test]
     fn signals_are_passed_on_in_their_order_and_nonsense_names_none() {
-        let signals = Signals::new([28, 23], [23]).keeping([9]);
-        let there = Signals::of(&AgentCommand::Leave.request(7, signals));
+        let signals = UsableSignals::new([28, 23], [23]).keeping([9]);
+        let there = UsableSignals::of(&AgentCommand::Leave.request(7, signals));
         assert_eq!((there, there.usable().collect::<Vec<_>>()), (signals, vec![28, 23]));
         assert!(there.keeps(23) && there.keeps(9) && !there.keeps(28));
-        let nonsense = Signals::new([-1, 300], [0, -1, 33, i32::MIN, i32::MAX]);
-        assert_eq!(nonsense, Signals::default());
-        assert!(!Signals::of(&[u64::MAX; 4]).keeps(0) && !Signals::of(&[u64::MAX; 4]).keeps(34));
-        assert_eq!(Signals::new(1..9, []).usable().count(), 4);
+        let nonsense = UsableSignals::new([-1, 300], [0, -1, 33, i32::MIN, i32::MAX]);
+        assert_eq!(nonsense, UsableSignals::default());
+        assert!(!UsableSignals::of(&[u64::MAX; 4]).keeps(0) && !UsableSignals::of(&[u64::MAX; 4]).keeps(34));
+        assert_eq!(UsableSignals::new(1..9, []).usable().count(), 4);
     }
 
     #[test]

@@ -74,7 +74,7 @@ const LONGEST_NS: u64 = 3_600_000_000_000;
 
 /// What agents are given at the beginning.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Settings {
+pub struct AgentSettings {
     /// Mean period (ns of a thread's CPU time).
     pub period_ns: u64,
     /// Bytes of stack to copy.
@@ -93,7 +93,7 @@ pub struct Settings {
     pub now_ns: u64,
 }
 
-impl Settings {
+impl AgentSettings {
     /// What stands at which word because of them.
     fn words(&self) -> [(usize, u64); 9] {
         [
@@ -110,7 +110,7 @@ impl Settings {
     }
 }
 
-impl Default for Settings {
+impl Default for AgentSettings {
     fn default() -> Self {
         Self {
             period_ns: 10_000_000,
@@ -127,7 +127,7 @@ impl Default for Settings {
 
 /// Why a file is not the memory that is looked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum OpenError {
+pub enum MemoryOpenError {
     /// It is something else, or too short.
     Foreign,
     /// It is that of a profiler of another version.
@@ -143,7 +143,7 @@ pub struct Memory<'a> {
 impl<'a> Memory<'a> {
     /// Makes an empty memory of zeros the memory of a run, or mends the head of one that somebody has written over; `None` if
     /// it is too small for a ring.
-    pub fn prepare(words: &'a [AtomicU64], settings: &Settings) -> Option<Self> {
+    pub fn prepare(words: &'a [AtomicU64], settings: &AgentSettings) -> Option<Self> {
         let memory = Self::of_own(words)?;
         settings.words().into_iter().for_each(|(word, value)| memory.set(word, value));
         memory.beat(settings.now_ns);
@@ -157,18 +157,18 @@ impl<'a> Memory<'a> {
     /// # Errors
     ///
     /// If this is none that can be used.
-    pub fn open(words: &'a [AtomicU64]) -> Result<Self, OpenError> {
+    pub fn open(words: &'a [AtomicU64]) -> Result<Self, MemoryOpenError> {
         let is_ours = words.first().is_some_and(|magic| magic.load(Acquire) == MAGIC);
         let version = words.get(at::VERSION).map_or(0, |version| version.load(Relaxed));
         match words.get(..words.len().min(MEMORY_WORDS)) {
-            _ if !is_ours => Err(OpenError::Foreign),
-            _ if version != VERSION => Err(OpenError::Version(version)),
+            _ if !is_ours => Err(MemoryOpenError::Foreign),
+            _ if version != VERSION => Err(MemoryOpenError::Version(version)),
             Some(words)
                 if words.len() >= words_for(1) && words[at::LENGTH].load(Relaxed) == MEMORY_WORDS as u64 =>
             {
                 Ok(Self { words })
             }
-            _ => Err(OpenError::Foreign),
+            _ => Err(MemoryOpenError::Foreign),
         }
     }
 
@@ -179,7 +179,7 @@ impl<'a> Memory<'a> {
     }
 
     /// Whether these settings still stand there.
-    pub fn has_settings(&self, settings: &Settings) -> bool {
+    pub fn has_settings(&self, settings: &AgentSettings) -> bool {
         let stands = |(word, value)| self.get(word) == value;
         self.get(at::MAGIC) == MAGIC && self.get(at::STOPPED) == 0 && settings.words().into_iter().all(stands)
     }
@@ -363,15 +363,15 @@ mod tests {
     #[test]
     fn what_is_no_memory_of_ours_is_refused() {
         let words = zeros();
-        assert_eq!(Memory::open(&words).err(), Some(OpenError::Foreign));
-        assert!(Memory::prepare(&words[..words_for(1) - 1], &Settings::default()).is_none());
-        Memory::prepare(&words, &Settings::default()).unwrap();
+        assert_eq!(Memory::open(&words).err(), Some(MemoryOpenError::Foreign));
+        assert!(Memory::prepare(&words[..words_for(1) - 1], &AgentSettings::default()).is_none());
+        Memory::prepare(&words, &AgentSettings::default()).unwrap();
         assert_eq!(Memory::open(&words).map(|memory| memory.slots()), Ok(SOME));
         assert_eq!(Memory::open(&words[..words_for(1)]).map(|memory| memory.slots()), Ok(1));
-        assert_eq!(Memory::open(&words[..words_for(1) - 1]).err(), Some(OpenError::Foreign));
-        assert_eq!(Memory::open(&[]).err(), Some(OpenError::Foreign));
+        assert_eq!(Memory::open(&words[..words_for(1) - 1]).err(), Some(MemoryOpenError::Foreign));
+        assert_eq!(Memory::open(&[]).err(), Some(MemoryOpenError::Foreign));
         words[at::VERSION].store(VERSION + 1, Relaxed);
-        assert_eq!(Memory::open(&words).err(), Some(OpenError::Version(VERSION + 1)));
+        assert_eq!(Memory::open(&words).err(), Some(MemoryOpenError::Version(VERSION + 1)));
     }
 
     #[test]
@@ -398,7 +398,7 @@ mod tests {
     #[test]
     fn agents_stop_when_they_are_told_to_or_nobody_is_there() {
         let words = zeros();
-        let settings = Settings { now_ns: 1_000, patience_ns: 50, ..Settings::default() };
+        let settings = AgentSettings { now_ns: 1_000, patience_ns: 50, ..AgentSettings::default() };
         let memory = Memory::prepare(&words, &settings).unwrap();
         assert!(!memory.is_over(1_050) && memory.is_over(1_051) && !memory.is_over(0));
         memory.beat(2_000);
@@ -412,8 +412,12 @@ mod tests {
     #[test]
     fn without_a_sign_of_life_agents_are_sparing_and_no_period_is_absurd() {
         let words = zeros();
-        let settings =
-            Settings { now_ns: 1_000, attention_ns: 50, period_ns: 4_000_000, ..Settings::default() };
+        let settings = AgentSettings {
+            now_ns: 1_000,
+            attention_ns: 50,
+            period_ns: 4_000_000,
+            ..AgentSettings::default()
+        };
         let memory = Memory::prepare(&words, &settings).unwrap();
         assert_eq!((memory.period_at_ns(1_050), memory.period_at_ns(1_051)), (4_000_000, SPARING_NS));
         memory.beat(1_060);
@@ -427,7 +431,7 @@ mod tests {
     #[test]
     fn what_was_written_over_is_noticed_and_mended() {
         let words = zeros();
-        let settings = Settings { seed: 7, identity: 8, ..Settings::default() };
+        let settings = AgentSettings { seed: 7, identity: 8, ..AgentSettings::default() };
         let memory = Memory::prepare(&words, &settings).unwrap();
         memory.claim(5, 6);
         assert!(memory.has_settings(&settings) && memory.identity() == 8);
@@ -453,21 +457,21 @@ mod tests {
     #[test]
     fn a_slot_that_was_given_up_is_no_longer_its_threads_to_end() {
         let words = zeros();
-        let memory = Memory::prepare(&words, &Settings::default()).unwrap();
+        let memory = Memory::prepare(&words, &AgentSettings::default()).unwrap();
         let index = memory.claim(5, 6).unwrap();
         let slot = memory.slot(index).unwrap();
         slot.end_of(5, 7);
-        assert_eq!((slot.state(), memory.claims()), (crate::State::Taken, 1));
+        assert_eq!((slot.state(), memory.claims()), (crate::SlotState::Taken, 1));
         slot.end_of(5, 6);
-        assert_eq!((slot.state(), slot.owner()), (crate::State::Ended, Some((5, 6))));
-        slot.free(&mut crate::Reader::default());
-        assert_eq!((slot.state(), slot.owner(), memory.claims()), (crate::State::Free, None, 1));
+        assert_eq!((slot.state(), slot.owner()), (crate::SlotState::Ended, Some((5, 6))));
+        slot.free(&mut crate::RingReader::default());
+        assert_eq!((slot.state(), slot.owner(), memory.claims()), (crate::SlotState::Free, None, 1));
     }
 
     #[test]
     fn every_thread_has_a_slot_of_its_own_until_there_is_none() {
         let words = zeros();
-        let memory = Memory::prepare(&words, &Settings::default()).unwrap();
+        let memory = Memory::prepare(&words, &AgentSettings::default()).unwrap();
         let slots: Vec<usize> =
             (0..SOME as u32).map(|tid| memory.claim(1 + tid % 2, 7 * tid + 1).unwrap()).collect();
         let distinct: std::collections::BTreeSet<&usize> = slots.iter().collect();
@@ -475,7 +479,7 @@ mod tests {
         assert_eq!(memory.claim(9, 9), None);
         memory.end_all(1);
         assert_eq!(memory.claim(9, 9), None, "what was written is read first");
-        memory.slot(slots[0]).unwrap().free(&mut crate::Reader::default());
+        memory.slot(slots[0]).unwrap().free(&mut crate::RingReader::default());
         assert_eq!(memory.claim(9, 9), Some(slots[0]));
         assert!(memory.slot(SOME).is_none());
     }

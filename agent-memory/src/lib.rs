@@ -31,14 +31,17 @@ mod ring;
 mod slot;
 mod word;
 
-pub use control::{AgentCommand, AgentReply, CONTROL, Request, Signals, enter, is_enter};
+pub use control::{AgentCommand, AgentReply, CONTROL, Request, UsableSignals, enter, is_enter};
 pub use layout::{
-    MEMORY_WORDS, Memory, OpenError, RING_WORDS, SLOTS, SPARING_NS, Settings, ring_words, words_for,
+    AgentSettings, MEMORY_WORDS, Memory, MemoryOpenError, RING_WORDS, SLOTS, SPARING_NS, ring_words,
+    words_for,
 };
 pub use program::{Obstacle, Program, Text};
-pub use record::{Begun, Damaged, Found, Kind, REGISTERS, SAMPLE_HEAD_WORDS, SampleHead, decode, length};
-pub use ring::{Entry, Reader, Ring};
-pub use slot::{Slot, State};
+pub use record::{
+    Begun, Damaged, FoundRecord, REGISTERS, RecordKind, SAMPLE_HEAD_WORDS, SampleHead, decode, length,
+};
+pub use ring::{Entry, Ring, RingReader};
+pub use slot::{Slot, SlotState};
 pub use word::Word;
 
 /// The environment variable that names the libraries which the dynamic linker loads into a program before its own. Ours comes last,

@@ -15,7 +15,7 @@ const NAME_BYTES: usize = 16;
 /// What a record tells.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
-pub enum Kind {
+pub enum RecordKind {
     /// A sample of the thread.
     Sample = 1,
     /// A process begins: a copy of its parent.
@@ -26,7 +26,7 @@ pub enum Kind {
     Mappings = 4,
 }
 
-impl Kind {
+impl RecordKind {
     /// The first word of a record of so many words.
     #[inline]
     pub fn heading(self, words: usize) -> u64 {
@@ -54,7 +54,7 @@ impl SampleHead {
     #[inline]
     pub fn words(&self, words: usize) -> [u64; SAMPLE_HEAD_WORDS] {
         let mut out = [0; SAMPLE_HEAD_WORDS];
-        out[0] = Kind::Sample.heading(words);
+        out[0] = RecordKind::Sample.heading(words);
         (out[1], out[2], out[3], out[4]) =
             (self.time_ns, self.weight_ns, self.handler_ns, self.requested_bytes);
         out[5..].copy_from_slice(&self.registers);
@@ -78,7 +78,7 @@ impl Begun {
     pub const WORDS: usize = NAME_AT - 1 + NAME_BYTES / 8;
 
     /// The words of its record.
-    pub fn words(kind: Kind, time_ns: u64, parent: u32, name: [u8; NAME_BYTES]) -> [u64; Self::WORDS] {
+    pub fn words(kind: RecordKind, time_ns: u64, parent: u32, name: [u8; NAME_BYTES]) -> [u64; Self::WORDS] {
         let word = |from: usize| u64::from_ne_bytes(std::array::from_fn(|i| name[from + i]));
         [kind.heading(Self::WORDS), time_ns, u64::from(parent), word(0), word(8)]
     }
@@ -86,7 +86,7 @@ impl Begun {
 
 /// A record as it was found.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Found<'a> {
+pub enum FoundRecord<'a> {
     /// A sample, and the copy of the stack in words.
     Sample(SampleHead, &'a [u64]),
     /// A process that is a copy of its parent.
@@ -112,19 +112,19 @@ pub fn length(heading: u64, waiting: usize) -> Option<usize> {
 /// # Errors
 ///
 /// If there is none.
-pub fn decode(words: &[u64]) -> Result<Found<'_>, Damaged> {
+pub fn decode(words: &[u64]) -> Result<FoundRecord<'_>, Damaged> {
     let kind = words.first().ok_or(Damaged)? & 0xff;
     let found = match kind {
-        kind if kind == Kind::Sample as u64 => sample(words),
-        kind if kind == Kind::Forked as u64 => begun(words).map(Found::Forked),
-        kind if kind == Kind::Executed as u64 => begun(words).map(Found::Executed),
-        kind if kind == Kind::Mappings as u64 => mappings(words),
+        kind if kind == RecordKind::Sample as u64 => sample(words),
+        kind if kind == RecordKind::Forked as u64 => begun(words).map(FoundRecord::Forked),
+        kind if kind == RecordKind::Executed as u64 => begun(words).map(FoundRecord::Executed),
+        kind if kind == RecordKind::Mappings as u64 => mappings(words),
         _ => None,
     };
     found.ok_or(Damaged)
 }
 
-fn sample(words: &[u64]) -> Option<Found<'_>> {
+fn sample(words: &[u64]) -> Option<FoundRecord<'_>> {
     let (head, stack) = words.split_at_checked(SAMPLE_HEAD_WORDS)?;
     let head = SampleHead {
         time_ns: head[1],
@@ -133,7 +133,7 @@ fn sample(words: &[u64]) -> Option<Found<'_>> {
         requested_bytes: head[4],
         registers: head[5..].try_into().ok()?,
     };
-    Some(Found::Sample(head, stack))
+    Some(FoundRecord::Sample(head, stack))
 }
 
 fn begun(words: &[u64]) -> Option<Begun> {
@@ -147,10 +147,10 @@ fn begun(words: &[u64]) -> Option<Begun> {
     })
 }
 
-fn mappings(words: &[u64]) -> Option<Found<'_>> {
+fn mappings(words: &[u64]) -> Option<FoundRecord<'_>> {
     let (head, text) = words.split_at_checked(TEXT_AT)?;
     let bytes = usize::try_from(head[2]).ok().filter(|&bytes| bytes <= text.len() * 8)?;
-    Some(Found::Mappings(head[1], text, bytes))
+    Some(FoundRecord::Mappings(head[1], text, bytes))
 }
 
 #[cfg(test)]
@@ -170,12 +170,12 @@ mod tests {
         let mut words = head.words(SAMPLE_HEAD_WORDS + 1).to_vec();
         words.push(77);
         assert_eq!(length(words[0], words.len()), Some(words.len()));
-        assert_eq!(decode(&words), Ok(Found::Sample(head, &[77])));
-        let words = Begun::words(Kind::Executed, 5, 6, *b"sixteen letters!");
+        assert_eq!(decode(&words), Ok(FoundRecord::Sample(head, &[77])));
+        let words = Begun::words(RecordKind::Executed, 5, 6, *b"sixteen letters!");
         let begun = Begun { time_ns: 5, parent: 6, name: "sixteen letters!".to_owned() };
-        assert_eq!(decode(&words), Ok(Found::Executed(begun)));
-        let words = [Kind::Mappings.heading(4), 5, 7, 0];
-        assert_eq!(decode(&words), Ok(Found::Mappings(5, &[0], 7)));
+        assert_eq!(decode(&words), Ok(FoundRecord::Executed(begun)));
+        let words = [RecordKind::Mappings.heading(4), 5, 7, 0];
+        assert_eq!(decode(&words), Ok(FoundRecord::Mappings(5, &[0], 7)));
         assert_eq!(decode(&[words[0], 5, 9, 0]), Err(Damaged), "more text than there is");
     }
 

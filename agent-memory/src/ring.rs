@@ -100,12 +100,12 @@ impl<W: Word> Entry<'_, W> {
 
 /// The reader's side of a ring.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Reader {
+pub struct RingReader {
     /// Read up to here. The shared position is only told: who wrote over it has harmed nobody but its own process.
     tail: u64,
 }
 
-impl Reader {
+impl RingReader {
     /// Words that wait to be read, if the positions can be; else everything is skipped.
     pub fn waiting<W: Word>(&mut self, ring: &Ring<'_, W>) -> Option<usize> {
         // ATOMICS: pairs with the publication of a record.

@@ -39,7 +39,7 @@ fn write(ring: &Ring<'_, Modelled>, number: u64, words: usize) -> bool {
     true
 }
 
-fn read(ring: &Ring<'_, Modelled>, reader: &mut Reader) -> Option<u64> {
+fn read(ring: &Ring<'_, Modelled>, reader: &mut RingReader) -> Option<u64> {
     let waiting = reader.waiting(ring).expect("an honest writer");
     if waiting == 0 {
         return None;
@@ -69,7 +69,7 @@ fn no_interleaving_tears_a_record_or_loses_one_unseen() {
                 [(1, 3), (2, 2), (3, 1)].map(|(number, words)| write(&shared.ring(), number, words))
             })
         };
-        let mut reader = Reader { tail: u64::MAX - 1 };
+        let mut reader = RingReader { tail: u64::MAX - 1 };
         let mut seen = Vec::new();
         for _ in 0..2 {
             seen.extend(read(&shared.ring(), &mut reader));
@@ -102,7 +102,7 @@ proptest! {
         for head in [head, mine.wrapping_add(ahead)] {
             let (head, tail) = (AtomicU64::new(head), AtomicU64::new(tail));
             let ring = Ring::new(&head, &tail, &data).unwrap();
-            let mut reader = Reader { tail: mine };
+            let mut reader = RingReader { tail: mine };
             let waiting = reader.waiting(&ring);
             prop_assert!(waiting.is_none_or(|waiting| waiting <= 16));
             prop_assert_eq!(reader.waiting(&ring), Some(waiting.unwrap_or(0)), "what was skipped is skipped");

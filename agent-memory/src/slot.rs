@@ -3,7 +3,7 @@
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 
-use crate::{Reader, Ring};
+use crate::{Ring, RingReader};
 
 /// Words of a slot beside its ring. What the thread writes and what the profiler writes lie on lines of their own.
 pub(crate) const SLOT_WORDS: usize = 16;
@@ -19,7 +19,7 @@ mod at {
 
 /// Who has a slot, and what becomes of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum State {
+pub enum SlotState {
     /// Nobody.
     Free,
     /// A thread that may still write into its ring, unless it was killed.
@@ -59,12 +59,12 @@ impl<'a> Slot<'a> {
     }
 
     /// What has become of it.
-    pub fn state(&self) -> State {
+    pub fn state(&self) -> SlotState {
         match self.state_word() & 0xff {
-            _ if self.state_word() == FREE => State::Free,
-            TAKEN => State::Taken,
-            ENDED => State::Ended,
-            _ => State::Unknown,
+            _ if self.state_word() == FREE => SlotState::Free,
+            TAKEN => SlotState::Taken,
+            ENDED => SlotState::Ended,
+            _ => SlotState::Unknown,
         }
     }
 
@@ -98,7 +98,7 @@ impl<'a> Slot<'a> {
     }
 
     /// Gives it back, empty. For the profiler.
-    pub fn free(&self, reader: &mut Reader) {
+    pub fn free(&self, reader: &mut RingReader) {
         if let Some(ring) = self.ring() {
             reader.reset(&ring);
         }

@@ -1,7 +1,7 @@
 //! Announces a new process to the profiler: its parent, its name and its mapped code, because it may end
 //! before the profiler reads `/proc`.
 
-use agent_memory::{Begun, Entry, Kind, Slot};
+use agent_memory::{Begun, Entry, RecordKind, Slot};
 use core::sync::atomic::AtomicU64;
 
 use crate::sys;
@@ -24,8 +24,8 @@ const TEXT_AT: usize = 3;
 pub(crate) fn process(slot: &Slot<'_>, how: How) {
     let Some(ring) = slot.ring() else { return };
     let kind = match how {
-        How::Forked => Kind::Forked,
-        How::Executed => Kind::Executed,
+        How::Forked => RecordKind::Forked,
+        How::Executed => RecordKind::Executed,
     };
     let words = Begun::words(kind, sys::monotonic_ns(), sys::getppid(), sys::name());
     if let Some(entry) = ring.begin(words.len()) {
@@ -46,7 +46,7 @@ fn code(slot: &Slot<'_>) {
         }
         let words = TEXT_AT + line.len().div_ceil(8);
         if let Some(entry) = ring.begin(words) {
-            entry.put(0, Kind::Mappings.heading(words));
+            entry.put(0, RecordKind::Mappings.heading(words));
             entry.put(1, sys::monotonic_ns());
             entry.put(2, line.len() as u64);
             put_text(&entry, line);

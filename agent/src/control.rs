@@ -17,7 +17,7 @@ use core::ffi::c_int;
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 use core::sync::atomic::{AtomicBool, AtomicU32};
 
-use agent_memory::{AgentCommand, AgentReply, Request, Signals};
+use agent_memory::{AgentCommand, AgentReply, Request, UsableSignals};
 
 use crate::{fork, guard, handler, memory, stack, sys, threads};
 
@@ -55,7 +55,7 @@ unsafe extern "C" fn sweetspot_agent_control(request: *mut Request) {
     let (pid, caller) = (sys::getpid(), CALLER.load(Relaxed));
     // That of a profiler that was killed goes on, and the next one may be here before it is over.
     let is_alone = caller != pid && CALLER.compare_exchange(caller, pid, Acquire, Relaxed).is_ok();
-    let signals = Signals::of(request);
+    let signals = UsableSignals::of(request);
     let answer = match AgentCommand::of(request) {
         _ if !is_alone => AgentReply::Occupied,
         Some(AgentCommand::Attach) => attach(request[1] as c_int, signals),
@@ -87,7 +87,7 @@ impl Drop for Using {
     }
 }
 
-fn attach(fd: c_int, signals: Signals) -> AgentReply {
+fn attach(fd: c_int, signals: UsableSignals) -> AgentReply {
     let pid = sys::getpid();
     if memory::is_mapped() {
         if !memory::is_own(pid) {
@@ -115,14 +115,14 @@ fn attach(fd: c_int, signals: Signals) -> AgentReply {
 }
 
 /// Leaves unless the memory is another profiler's by now: whoever asks was stopped for so long that it was taken for gone.
-fn leave_if(identity: u64, signals: Signals) -> AgentReply {
+fn leave_if(identity: u64, signals: UsableSignals) -> AgentReply {
     match memory::get() {
         Some(memory) if memory.identity() != identity => AgentReply::Busy,
         _ => leave(signals),
     }
 }
 
-fn leave(signals: Signals) -> AgentReply {
+fn leave(signals: UsableSignals) -> AgentReply {
     memory::ENABLED.store(false, Relaxed);
     memory::hide();
     threads::stop_all(); // so that nobody comes into the handler again and again, whoever is waited for
@@ -159,7 +159,7 @@ pub(crate) fn leave_child() {
     threads::forget_all();
     USING.store(0, Relaxed);
     memory::hide();
-    handler::remove(Signals::default()); // what waits for the parent does not for its child
+    handler::remove(UsableSignals::default()); // what waits for the parent does not for its child
     INJECTED.store(false, Release);
     // SAFETY: the only thread is here.
     unsafe { memory::release() };

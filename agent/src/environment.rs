@@ -15,33 +15,33 @@ const LONGEST: usize = 512;
 const LONGEST_LIST: usize = 2048;
 
 /// A string of the environment, as `execve` has them.
-pub(crate) type Entry = *const c_char;
+pub(crate) type EnvironmentString = *const c_char;
 
 unsafe extern "C" {
-    static mut environ: *mut Entry;
+    static mut environ: *mut EnvironmentString;
 }
 
 /// The program's environment, as it is now.
-pub(crate) fn current() -> *const Entry {
+pub(crate) fn current() -> *const EnvironmentString {
     // SAFETY: a word that the C library keeps; a change meanwhile would meet the C library's own `exec` as well.
     unsafe { (&raw const environ).read_volatile() }
 }
 
-fn replace(entries: *mut Entry) {
+fn replace(entries: *mut EnvironmentString) {
     // SAFETY: as above; the entries end with null.
     unsafe { (&raw mut environ).write_volatile(entries) };
 }
 
 /// A variable that is kept, as the program may write over its environment.
-struct Kept {
+struct KeptVariable {
     bytes: UnsafeCell<[u8; LONGEST]>,
     length: AtomicUsize,
 }
 
 // SAFETY: it is written once, before there is a second thread and before the length is set.
-unsafe impl Sync for Kept {}
+unsafe impl Sync for KeptVariable {}
 
-impl Kept {
+impl KeptVariable {
     const fn new() -> Self {
         Self { bytes: UnsafeCell::new([0; LONGEST]), length: AtomicUsize::new(0) }
     }
@@ -69,22 +69,22 @@ impl Kept {
         unsafe { &*self.bytes.get() }.get(..length).unwrap_or_default()
     }
 
-    fn entry(&self) -> Entry {
+    fn entry(&self) -> EnvironmentString {
         self.get().as_ptr().cast()
     }
 }
 
 /// `SWEETSPOT_AGENT=…`, and `LD_PRELOAD=…` with the library alone.
-static OUR_PLACE: Kept = Kept::new();
-static OUR_LIBRARY: Kept = Kept::new();
+static OUR_PLACE: KeptVariable = KeptVariable::new();
+static OUR_LIBRARY: KeptVariable = KeptVariable::new();
 
 /// The environment without ours, if there is room for both before its first entry.
-static FIRST: AtomicPtr<Entry> = AtomicPtr::new(ptr::null_mut());
+static FIRST: AtomicPtr<EnvironmentString> = AtomicPtr::new(ptr::null_mut());
 /// Calls that have ours put there at the moment.
 static LENT: AtomicUsize = AtomicUsize::new(0);
 
 /// The memory's place, which ends with a zero; null if the environment had none.
-pub(crate) fn place() -> Entry {
+pub(crate) fn place() -> EnvironmentString {
     match OUR_PLACE.get().get(PLACE.len() + 1..) {
         Some(place) => place.as_ptr().cast(),
         None => ptr::null(),
@@ -92,7 +92,7 @@ pub(crate) fn place() -> Entry {
 }
 
 /// The library's path, which ends with a zero; null if it is not known.
-pub(crate) fn library() -> Entry {
+pub(crate) fn library() -> EnvironmentString {
     match OUR_LIBRARY.get().get(PRELOAD.len() + 1..) {
         Some(path) => path.as_ptr().cast(),
         None => ptr::null(),
@@ -165,7 +165,7 @@ unsafe fn remove(at: usize) {
 /// # Safety
 ///
 /// It is an environment, or null.
-unsafe fn find(entries: *const Entry, name: &str) -> Option<usize> {
+unsafe fn find(entries: *const EnvironmentString, name: &str) -> Option<usize> {
     let mut found = None;
     // SAFETY: the caller answers for it.
     for at in 0..unsafe { count(entries) } {
@@ -185,7 +185,7 @@ unsafe fn find(entries: *const Entry, name: &str) -> Option<usize> {
 /// # Safety
 ///
 /// It is an environment, or null.
-unsafe fn count(entries: *const Entry) -> usize {
+unsafe fn count(entries: *const EnvironmentString) -> usize {
     let mut count = 0;
     // SAFETY: it ends with null.
     while !entries.is_null() && !unsafe { *entries.add(count) }.is_null() {
@@ -197,7 +197,7 @@ unsafe fn count(entries: *const Entry) -> usize {
 /// # Safety
 ///
 /// It is a variable of this name.
-unsafe fn value_of<'a>(entry: Entry, name: &str) -> &'a [u8] {
+unsafe fn value_of<'a>(entry: EnvironmentString, name: &str) -> &'a [u8] {
     // SAFETY: the caller answers for it.
     unsafe {
         let value = entry.add(name.len() + 1);
@@ -212,16 +212,16 @@ unsafe fn value_of<'a>(entry: Entry, name: &str) -> &'a [u8] {
 ///
 /// It is an environment, or null.
 pub(crate) unsafe fn with_ours<R>(
-    entries: *const Entry,
+    entries: *const EnvironmentString,
     first: &[u8],
-    call: impl FnOnce(*const Entry) -> R,
+    call: impl FnOnce(*const EnvironmentString) -> R,
 ) -> R {
     // SAFETY: the caller answers for it.
     let (number, place, own) = unsafe { (count(entries), find(entries, PLACE), find(entries, PRELOAD)) };
     if place.is_some() || library().is_null() {
         return call(entries);
     }
-    let mut list = List { bytes: [0; LONGEST_LIST], length: 0 };
+    let mut list = ListVariable { bytes: [0; LONGEST_LIST], length: 0 };
     // SAFETY: it was found there.
     let own = own.map(|at| (at, unsafe { value_of(*entries.add(at), PRELOAD) }));
     let is_whole = list.push(PRELOAD.as_bytes())
@@ -250,11 +250,11 @@ pub(crate) unsafe fn with_ours<R>(
 /// There are so many entries, three less than `N` at most, and the list ends with a zero.
 #[inline(never)]
 unsafe fn copied<const N: usize, R>(
-    entries: *const Entry,
+    entries: *const EnvironmentString,
     number: usize,
     own: Option<usize>,
-    list: Entry,
-    call: impl FnOnce(*const Entry) -> R,
+    list: EnvironmentString,
+    call: impl FnOnce(*const EnvironmentString) -> R,
 ) -> R {
     let mut all = [ptr::null(); N];
     for (at, entry) in all.iter_mut().enumerate().take(number) {
@@ -274,12 +274,12 @@ unsafe fn copied<const N: usize, R>(
 }
 
 /// A variable that is put together.
-struct List {
+struct ListVariable {
     bytes: [u8; LONGEST_LIST],
     length: usize,
 }
 
-impl List {
+impl ListVariable {
     /// False if there is no room.
     fn push(&mut self, more: &[u8]) -> bool {
         let end = self.length + more.len();
@@ -333,7 +333,7 @@ pub(crate) fn take_back() {
 }
 
 /// Where the program's dynamic linker says that it is: as the program names it.
-pub(crate) fn linker() -> Entry {
+pub(crate) fn linker() -> EnvironmentString {
     // SAFETY: takes a number.
     let (headers, number) =
         unsafe { (libc::getauxval(libc::AT_PHDR) as usize, libc::getauxval(libc::AT_PHNUM)) };
@@ -347,7 +347,7 @@ pub(crate) fn linker() -> Entry {
     match (address_of(libc::PT_PHDR), address_of(libc::PT_INTERP)) {
         (Some(table), Some(name)) => {
             let moved_by = (headers.as_ptr() as usize).wrapping_sub(table as usize);
-            (name as usize).wrapping_add(moved_by) as *const c_void as Entry
+            (name as usize).wrapping_add(moved_by) as *const c_void as EnvironmentString
         }
         _ => ptr::null(),
     }

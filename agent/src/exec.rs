@@ -18,7 +18,7 @@ use core::sync::atomic::{AtomicBool, AtomicU64};
 
 use agent_memory::{Program, Text};
 
-use crate::environment::{self, Entry};
+use crate::environment::{self, EnvironmentString};
 use crate::next::Next;
 use crate::{control, guard, memory, sys};
 
@@ -29,20 +29,21 @@ const LONGEST_PATH: usize = 1024;
 /// Where programs are looked for if `PATH` says nothing: as the C library has it.
 const USUAL_PATH: &[u8] = b"/bin:/usr/bin";
 
-type Execve = unsafe extern "C" fn(Entry, *const Entry, *const Entry) -> c_int;
-type FdExecve = unsafe extern "C" fn(c_int, *const Entry, *const Entry) -> c_int;
+type Execve =
+    unsafe extern "C" fn(EnvironmentString, *const EnvironmentString, *const EnvironmentString) -> c_int;
+type FdExecve = unsafe extern "C" fn(c_int, *const EnvironmentString, *const EnvironmentString) -> c_int;
 type Spawn = unsafe extern "C" fn(
     *mut libc::pid_t,
-    Entry,
+    EnvironmentString,
     *const c_void,
     *const c_void,
-    *const Entry,
-    *const Entry,
+    *const EnvironmentString,
+    *const EnvironmentString,
 ) -> c_int;
-type AddFolder = unsafe extern "C" fn(*mut c_void, Entry) -> c_int;
+type AddFolder = unsafe extern "C" fn(*mut c_void, EnvironmentString) -> c_int;
 type AddFolderFd = unsafe extern "C" fn(*mut c_void, c_int) -> c_int;
-type Shell = unsafe extern "C-unwind" fn(Entry) -> c_int;
-type Pipe = unsafe extern "C-unwind" fn(Entry, Entry) -> *mut libc::FILE;
+type Shell = unsafe extern "C-unwind" fn(EnvironmentString) -> c_int;
+type Pipe = unsafe extern "C-unwind" fn(EnvironmentString, EnvironmentString) -> *mut libc::FILE;
 
 // SAFETY: its type is that of its manual page, as are those of all that follow.
 static EXECVE: Next<Execve> = unsafe { Next::new(c"execve") };
@@ -97,7 +98,7 @@ fn gives_on() -> bool {
 /// # Safety
 ///
 /// The path ends with a zero.
-unsafe fn taken_by(path: Entry) -> Option<Text> {
+unsafe fn taken_by(path: EnvironmentString) -> Option<Text> {
     // A device or a pipe is not waited for.
     let file = Opened(sys::open(path, libc::O_RDONLY | libc::O_NONBLOCK)?);
     taken_by_open(file.0, SCRIPTS)
@@ -148,7 +149,7 @@ impl Drop for Opened {
 /// # Safety
 ///
 /// The name ends with a zero.
-unsafe fn taken_by_found(name: Entry) -> Option<Text> {
+unsafe fn taken_by_found(name: EnvironmentString) -> Option<Text> {
     // SAFETY: the caller answers for it.
     let bytes = unsafe { CStr::from_ptr(name) }.to_bytes();
     if bytes.contains(&b'/') {
@@ -186,9 +187,9 @@ unsafe fn taken_by_found(name: Entry) -> Option<Text> {
 ///
 /// The environment is one, or null.
 unsafe fn with_environment<R>(
-    entries: *const Entry,
+    entries: *const EnvironmentString,
     first: impl FnOnce() -> Option<Text>,
-    call: impl FnOnce(*const Entry) -> R,
+    call: impl FnOnce(*const EnvironmentString) -> R,
 ) -> R {
     match gives_on().then(first).flatten() {
         // SAFETY: as the caller answers for.
@@ -203,7 +204,11 @@ unsafe fn with_environment<R>(
 ///
 /// As there.
 #[unsafe(no_mangle)]
-unsafe extern "C" fn execve(path: Entry, arguments: *const Entry, entries: *const Entry) -> c_int {
+unsafe extern "C" fn execve(
+    path: EnvironmentString,
+    arguments: *const EnvironmentString,
+    entries: *const EnvironmentString,
+) -> c_int {
     // SAFETY: as we were called; the kernel refuses a null path.
     unsafe {
         let first = || if path.is_null() { None } else { taken_by(path) };
@@ -217,7 +222,7 @@ unsafe extern "C" fn execve(path: Entry, arguments: *const Entry, entries: *cons
 ///
 /// As there.
 #[unsafe(no_mangle)]
-unsafe extern "C" fn execv(path: Entry, arguments: *const Entry) -> c_int {
+unsafe extern "C" fn execv(path: EnvironmentString, arguments: *const EnvironmentString) -> c_int {
     // SAFETY: as we were called.
     unsafe { execve(path, arguments, environment::current()) }
 }
@@ -228,7 +233,11 @@ unsafe extern "C" fn execv(path: Entry, arguments: *const Entry) -> c_int {
 ///
 /// As there.
 #[unsafe(no_mangle)]
-unsafe extern "C" fn execvpe(name: Entry, arguments: *const Entry, entries: *const Entry) -> c_int {
+unsafe extern "C" fn execvpe(
+    name: EnvironmentString,
+    arguments: *const EnvironmentString,
+    entries: *const EnvironmentString,
+) -> c_int {
     // SAFETY: as we were called.
     unsafe {
         let first = || taken_by_found(name);
@@ -242,7 +251,7 @@ unsafe extern "C" fn execvpe(name: Entry, arguments: *const Entry, entries: *con
 ///
 /// As there.
 #[unsafe(no_mangle)]
-unsafe extern "C" fn execvp(name: Entry, arguments: *const Entry) -> c_int {
+unsafe extern "C" fn execvp(name: EnvironmentString, arguments: *const EnvironmentString) -> c_int {
     // SAFETY: as we were called.
     unsafe { execvpe(name, arguments, environment::current()) }
 }
@@ -253,7 +262,11 @@ unsafe extern "C" fn execvp(name: Entry, arguments: *const Entry) -> c_int {
 ///
 /// As there.
 #[unsafe(no_mangle)]
-unsafe extern "C" fn fexecve(fd: c_int, arguments: *const Entry, entries: *const Entry) -> c_int {
+unsafe extern "C" fn fexecve(
+    fd: c_int,
+    arguments: *const EnvironmentString,
+    entries: *const EnvironmentString,
+) -> c_int {
     // SAFETY: as we were called.
     unsafe {
         let first = || taken_by_open(fd, SCRIPTS);
@@ -262,7 +275,10 @@ unsafe extern "C" fn fexecve(fd: c_int, arguments: *const Entry, entries: *const
 }
 
 /// `execle`, whose environment comes behind its arguments.
-unsafe extern "C" fn execute_list_with(path: Entry, arguments: *const Entry) -> c_int {
+unsafe extern "C" fn execute_list_with(
+    path: EnvironmentString,
+    arguments: *const EnvironmentString,
+) -> c_int {
     let mut end = arguments;
     // SAFETY: the arguments end with null, and the environment follows.
     unsafe {
@@ -313,7 +329,7 @@ one_by_one! {
 /// # Safety
 ///
 /// The path ends with a zero.
-unsafe fn is_same_there(path: Entry) -> bool {
+unsafe fn is_same_there(path: EnvironmentString) -> bool {
     // SAFETY: the caller answers for it.
     unsafe { *path == b'/' as c_char || !CHANGES_FOLDER.load(Relaxed) }
 }
@@ -326,11 +342,11 @@ unsafe fn is_same_there(path: Entry) -> bool {
 #[unsafe(no_mangle)]
 unsafe extern "C" fn posix_spawn(
     pid: *mut libc::pid_t,
-    path: Entry,
+    path: EnvironmentString,
     actions: *const c_void,
     attributes: *const c_void,
-    arguments: *const Entry,
-    entries: *const Entry,
+    arguments: *const EnvironmentString,
+    entries: *const EnvironmentString,
 ) -> c_int {
     // SAFETY: as we were called.
     unsafe {
@@ -348,11 +364,11 @@ unsafe extern "C" fn posix_spawn(
 #[unsafe(no_mangle)]
 unsafe extern "C" fn posix_spawnp(
     pid: *mut libc::pid_t,
-    name: Entry,
+    name: EnvironmentString,
     actions: *const c_void,
     attributes: *const c_void,
-    arguments: *const Entry,
-    entries: *const Entry,
+    arguments: *const EnvironmentString,
+    entries: *const EnvironmentString,
 ) -> c_int {
     // SAFETY: as we were called.
     unsafe {
@@ -369,7 +385,10 @@ unsafe extern "C" fn posix_spawnp(
 ///
 /// As in its manual page.
 #[unsafe(no_mangle)]
-unsafe extern "C" fn posix_spawn_file_actions_addchdir_np(actions: *mut c_void, path: Entry) -> c_int {
+unsafe extern "C" fn posix_spawn_file_actions_addchdir_np(
+    actions: *mut c_void,
+    path: EnvironmentString,
+) -> c_int {
     CHANGES_FOLDER.store(true, Relaxed);
     if !ADD_FOLDER.is_there() {
         return libc::ENOSYS;
@@ -410,7 +429,7 @@ fn lend_to_shell() -> bool {
 ///
 /// As there.
 #[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn system(command: Entry) -> c_int {
+unsafe extern "C-unwind" fn system(command: EnvironmentString) -> c_int {
     let is_lent = !command.is_null() && lend_to_shell();
     // SAFETY: as we were called.
     let status = unsafe { SYSTEM.get()(command) };
@@ -426,7 +445,7 @@ unsafe extern "C-unwind" fn system(command: Entry) -> c_int {
 ///
 /// As there.
 #[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn popen(command: Entry, kind: Entry) -> *mut libc::FILE {
+unsafe extern "C-unwind" fn popen(command: EnvironmentString, kind: EnvironmentString) -> *mut libc::FILE {
     let is_lent = lend_to_shell();
     // SAFETY: as we were called.
     let stream = unsafe { POPEN.get()(command, kind) };

@@ -4,7 +4,7 @@ use core::ffi::{c_int, c_void};
 use core::sync::atomic::AtomicI32;
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 
-use agent_memory::{Memory, REGISTERS, SAMPLE_HEAD_WORDS, SampleHead, Signals, Slot};
+use agent_memory::{Memory, REGISTERS, SAMPLE_HEAD_WORDS, SampleHead, Slot, UsableSignals};
 
 use crate::threads::{self, Thread};
 use crate::{control, guard, interpose, memory, sys};
@@ -56,7 +56,7 @@ pub(crate) fn install() -> bool {
 /// The same in a process that we were loaded into, where nothing stands before the C library: one that is ignored where nobody
 /// handles it, so that whoever resets all signals comes to no harm, nor does a program that takes the place of this one. Those
 /// that the program blocks or reads are seen from outside, so only those that are usable are taken.
-pub(crate) fn install_injected(signals: Signals) -> bool {
+pub(crate) fn install_injected(signals: UsableSignals) -> bool {
     for signal in signals.usable().filter(|&signal| is_ignored_by_default(signal)) {
         // Ours may have stayed: see `remove`.
         let is_free = interpose::is_unused(signal) || interpose::is_handled_by(signal, on_signal);
@@ -77,7 +77,7 @@ pub(crate) fn is_ignored_by_default(signal: c_int) -> bool {
 /// Takes the handler away, with what is on its way to it, unless the program has a handler of its own by now. Where the program
 /// waits for the signal without one, the handler stays, which does nothing: a signal that is ignored is dropped by the kernel where it is
 /// blocked, too, and whoever waits for it would go on waiting.
-pub(crate) fn remove(signals: Signals) {
+pub(crate) fn remove(signals: UsableSignals) {
     give_back(SIGNAL.swap(0, Relaxed), signals);
     interpose::want_nothing();
     for signal in IGNORED {
@@ -85,7 +85,7 @@ pub(crate) fn remove(signals: Signals) {
     }
 }
 
-fn give_back(signal: c_int, signals: Signals) {
+fn give_back(signal: c_int, signals: UsableSignals) {
     if signal != 0 && !signals.keeps(signal) && interpose::is_handled_by(signal, on_signal) {
         interpose::give_back(signal);
     }

@@ -7,7 +7,7 @@
 //! The kernel says where the first thread's stack ends, the C library keeps a thread's description at the end
 //! of its stack, and the interrupted context says which stack signals use. Of a thread that was there before
 //! the agent, only the end of the stack is known: the kernel is asked page by page, by a change of the signal
-//! mask that changes nothing ([`Proven`]), because opening a file would take a descriptor that the program
+//! mask that changes nothing ([`ProvenStack`]), because opening a file would take a descriptor that the program
 //! counts on.
 
 use core::sync::atomic::AtomicUsize;
@@ -17,12 +17,12 @@ use crate::{announce, sys};
 
 /// The lowest address that counts as a stack, and where the stack ends.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Bounds {
+pub(crate) struct StackBounds {
     pub(crate) low: usize,
     pub(crate) high: usize,
 }
 
-impl Bounds {
+impl StackBounds {
     /// Bytes that can be read from `sp` on.
     #[inline]
     pub(crate) fn readable(&self, sp: usize) -> usize {
@@ -75,8 +75,8 @@ fn set_first(high: usize) {
 }
 
 /// The first thread's stack.
-pub(crate) fn first() -> Bounds {
-    Bounds { low: FIRST_LOW.load(Relaxed), high: FIRST_HIGH.load(Relaxed) }
+pub(crate) fn first() -> StackBounds {
+    StackBounds { low: FIRST_LOW.load(Relaxed), high: FIRST_HIGH.load(Relaxed) }
 }
 
 /// How big the stack of a thread will be that is created with these attributes (bytes).
@@ -108,17 +108,17 @@ unsafe fn size_of(attributes: *const libc::pthread_attr_t) -> usize {
 
 /// The stack of the calling thread, which is not the first, by its size. The C library keeps a thread's description at the end of
 /// its stack, also of one that the program has brought along.
-pub(crate) fn of_thread(size: usize) -> Bounds {
+pub(crate) fn of_thread(size: usize) -> StackBounds {
     // SAFETY: takes nothing.
     let high = unsafe { libc::pthread_self() } as usize;
     let margin = MARGIN.min(size / 4);
-    Bounds { low: high.saturating_sub(size.saturating_sub(margin)), high }
+    StackBounds { low: high.saturating_sub(size.saturating_sub(margin)), high }
 }
 
 /// Where the stack of the calling thread can be, which runs since before we came and is not the first: it is in one piece with the
 /// thread's description, which is there for as long as the thread. How far it reaches is known of a stack of the usual size; of a
-/// smaller one, others may lie below: so what is read of it has to be proven ([`Proven`]).
-pub(crate) fn of_running_thread() -> Bounds {
+/// smaller one, others may lie below: so what is read of it has to be proven ([`ProvenStack`]).
+pub(crate) fn of_running_thread() -> StackBounds {
     // SAFETY: takes nothing.
     let high = unsafe { libc::pthread_self() } as usize;
     let size = match USUAL_SIZE.load(Relaxed) {
@@ -127,7 +127,7 @@ pub(crate) fn of_running_thread() -> Bounds {
     };
     // Where the kernel tells nothing by the question, nothing can be proven.
     let can_prove = !sys::is_readable(NOWHERE);
-    Bounds { low: if can_prove { high.saturating_sub(size) } else { high }, high }
+    StackBounds { low: if can_prove { high.saturating_sub(size) } else { high }, high }
 }
 
 /// No process can read there.
@@ -137,12 +137,12 @@ const PAGE: usize = 4096;
 
 /// What of a stack is known to be readable. The kernel was asked page by page, with no file: a descriptor of ours, however brief,
 /// would take a number that another thread of the program counts on, and there may be none left.
-pub(crate) struct Proven {
+pub(crate) struct ProvenStack {
     low: AtomicUsize,
     high: AtomicUsize,
 }
 
-impl Proven {
+impl ProvenStack {
     /// Nothing.
     pub(crate) const fn new() -> Self {
         Self { low: AtomicUsize::new(0), high: AtomicUsize::new(0) }

@@ -5,14 +5,14 @@ use core::ffi::c_void;
 use core::sync::atomic::AtomicU64;
 
 /// Of a failed call: an error number, negated.
-type Answer = isize;
+type SyscallResult = isize;
 
 /// Makes a system call.
 ///
 /// # Safety
 ///
 /// What the call needs: pointers that are valid for it.
-unsafe fn call(number: libc::c_long, a: [usize; 4]) -> Answer {
+unsafe fn call(number: libc::c_long, a: [usize; 4]) -> SyscallResult {
     // SAFETY: the caller answers for it.
     unsafe { call_six(number, [a[0], a[1], a[2], a[3], 0, 0]) }
 }
@@ -23,7 +23,7 @@ unsafe fn call(number: libc::c_long, a: [usize; 4]) -> Answer {
 ///
 /// As there.
 #[inline]
-unsafe fn call_six(number: libc::c_long, a: [usize; 6]) -> Answer {
+unsafe fn call_six(number: libc::c_long, a: [usize; 6]) -> SyscallResult {
     let answer: isize;
     #[cfg(target_arch = "x86_64")]
     // SAFETY: the kernel changes rax, rcx and r11, and what the caller has answered for.
@@ -194,7 +194,7 @@ pub(crate) fn is_readable(address: usize) -> bool {
     const NOTHING: usize = 99;
     // SAFETY: the kernel reads the bytes if they can be read, and changes nothing.
     let answer = unsafe { call(libc::SYS_rt_sigprocmask, [NOTHING, address, 0, 8]) };
-    answer == -(libc::EINVAL as Answer)
+    answer == -(libc::EINVAL as SyscallResult)
 }
 
 /// Maps so many bytes of shared memory once more, from the beginning of this mapping on; `None` if that is refused.

@@ -4,12 +4,12 @@ use core::ffi::c_void;
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, AtomicUsize};
 
-use agent_memory::{Memory, SLOTS, State};
+use agent_memory::{Memory, SLOTS, SlotState};
 
 use crate::announce::{self, How};
 use crate::control::Using;
 use crate::handler::MOST_STACK_BYTES;
-use crate::stack::{self, Bounds, Proven};
+use crate::stack::{self, ProvenStack, StackBounds};
 use crate::{control, guard, handler, memory, sys};
 
 /// What this process knows of the thread that has a slot. Not in shared memory, where anybody could change it.
@@ -25,7 +25,7 @@ pub(crate) struct Thread {
     high: AtomicUsize,
     /// Whether its stack may be less than that, and what is known to be there.
     is_guessed: AtomicBool,
-    proven: Proven,
+    proven: ProvenStack,
     /// When the timer expires next, on the thread's CPU clock, as it was set (ns).
     pub(crate) expires_ns: AtomicU64,
     /// The interval that is set, and the mean that it was drawn around (ns).
@@ -47,7 +47,7 @@ impl Thread {
             low: AtomicUsize::new(0),
             high: AtomicUsize::new(0),
             is_guessed: AtomicBool::new(false),
-            proven: Proven::new(),
+            proven: ProvenStack::new(),
             expires_ns: AtomicU64::new(0),
             interval_ns: AtomicU64::new(0),
             mean_ns: AtomicU64::new(0),
@@ -59,11 +59,11 @@ impl Thread {
 
     /// Where its stack is. To be called by the thread itself: of one that was there before us, it is found the first time.
     #[inline]
-    pub(crate) fn bounds(&self) -> Bounds {
+    pub(crate) fn bounds(&self) -> StackBounds {
         if self.high.load(Relaxed) == 0 {
             self.find_bounds();
         }
-        Bounds { low: self.low.load(Relaxed), high: self.high.load(Relaxed) }
+        StackBounds { low: self.low.load(Relaxed), high: self.high.load(Relaxed) }
     }
 
     /// Bytes of its stack that can be read from `sp` on, as far as any are asked for. To be called by the thread itself.
@@ -81,11 +81,11 @@ impl Thread {
         let is_first = sys::gettid() == sys::getpid();
         let bounds = if is_first { stack::first() } else { stack::of_running_thread() };
         self.proven.forget();
-        self.set_bounds(Bounds { high: bounds.high.max(1), ..bounds }); // and is not looked for again
+        self.set_bounds(StackBounds { high: bounds.high.max(1), ..bounds }); // and is not looked for again
         self.is_guessed.store(!is_first, Relaxed);
     }
 
-    fn set_bounds(&self, bounds: Bounds) {
+    fn set_bounds(&self, bounds: StackBounds) {
         self.low.store(bounds.low, Relaxed);
         self.high.store(bounds.high, Relaxed);
         self.is_guessed.store(false, Relaxed);
@@ -195,7 +195,7 @@ pub(crate) fn enter_child() {
     }
 }
 
-fn enter(bounds: Bounds, begins: Option<How>) {
+fn enter(bounds: StackBounds, begins: Option<How>) {
     let _using = Using::begin();
     let Some(memory) = memory::get() else { return };
     if guard::is_shut() {
@@ -230,7 +230,7 @@ fn enter_running(memory: &Memory<'_>, pid: u32, tid: u32) {
     use_to(index);
     let (Some(slot), Some(thread)) = (memory.slot(index), get(index)) else { return };
     stop(thread); // whoever had it before may have ended without a word
-    thread.set_bounds(Bounds::default());
+    thread.set_bounds(StackBounds::default());
     thread.tid.store(tid, Relaxed);
     let timer = sys::timer_create(tid, handler::signal(), handler::value_of(index));
     thread.timer.store(timer.unwrap_or(-1), Relaxed);
@@ -256,7 +256,7 @@ pub(crate) fn enter_latecomer(memory: &Memory<'_>) {
     // That of a thread with the same number which has ended is given back, or about to be.
     let has_slot = |index| {
         let slot = memory.slot(index);
-        slot.is_some_and(|slot| slot.owner() == Some((pid, tid)) && slot.state() == State::Taken)
+        slot.is_some_and(|slot| slot.owner() == Some((pid, tid)) && slot.state() == SlotState::Taken)
     };
     let is_own = |thread: &Thread| thread.armed.load(Acquire) && thread.tid.load(Relaxed) == tid;
     if used().iter().enumerate().any(|(index, thread)| is_own(thread) && has_slot(index)) {

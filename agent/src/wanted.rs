@@ -6,16 +6,19 @@ use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use core::sync::atomic::{AtomicU64, AtomicUsize};
 
 /// What the program wants to happen at our signal, for signals of others than our timers.
-pub(crate) static WANTED: Wanted =
-    Wanted { handler: AtomicUsize::new(libc::SIG_DFL), flags: AtomicU64::new(0), mask: AtomicU64::new(0) };
+pub(crate) static WANTED: WantedAction = WantedAction {
+    handler: AtomicUsize::new(libc::SIG_DFL),
+    flags: AtomicU64::new(0),
+    mask: AtomicU64::new(0),
+};
 
-pub(crate) struct Wanted {
+pub(crate) struct WantedAction {
     handler: AtomicUsize,
     flags: AtomicU64,
     mask: AtomicU64,
 }
 
-impl Wanted {
+impl WantedAction {
     pub(crate) fn get(&self) -> libc::sigaction {
         // SAFETY: all-zero is a valid action.
         let mut action: libc::sigaction = unsafe { mem::zeroed() };

@@ -31,7 +31,7 @@ pub use daemon::{
     LimitSettings, ListenSettings, RelabelRegex, RelabelRules, RelabelSettings, StoreSettings,
     SymbolSettings, TargetSettings,
 };
-pub use problem::Problem;
+pub use problem::SettingsProblem;
 pub use sampling::{
     DEFAULT_OWN_CPU, InvalidSetting, MAX_BUDGET, MAX_OWN_CPU, MAX_PRECISION, MAX_RATE_HZ, MIN_PRECISION,
     MIN_RATE_HZ, MIN_SYMBOL_MEMORY, SamplingSettings,

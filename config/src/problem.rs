@@ -5,7 +5,7 @@ use std::fmt;
 
 /// One thing that is wrong with a settings file. Printed as `12:9: what is wrong; what to do`.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, thiserror::Error)]
-pub struct Problem {
+pub struct SettingsProblem {
     /// Line in the file, from 1.
     pub line: usize,
     /// Character in the line, from 1.
@@ -14,7 +14,7 @@ pub struct Problem {
     pub text: String,
 }
 
-impl fmt::Display for Problem {
+impl fmt::Display for SettingsProblem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}:{}: {}", self.line, self.column, self.text)
     }
@@ -78,7 +78,7 @@ impl Log {
 
     /// All problems in the order of the file. In a line that cannot be parsed only the first one counts: the others follow
     /// from it.
-    pub(crate) fn into_problems(mut self, text: &str) -> Vec<Problem> {
+    pub(crate) fn into_problems(mut self, text: &str) -> Vec<SettingsProblem> {
         let lines = Lines::of(text);
         self.unparsed.sort();
         self.unparsed.dedup_by_key(|(at, _)| lines.line(*at));
@@ -89,7 +89,7 @@ impl Log {
         self.found.dedup();
         let problem = |(at, what): (usize, String)| {
             let (line, column) = lines.position(text, at);
-            Problem { line, column, text: one_line(&what) }
+            SettingsProblem { line, column, text: one_line(&what) }
         };
         self.found.into_iter().map(problem).collect()
     }
@@ -137,7 +137,7 @@ mod tests {
         log.wrong(6 + 5, "here\nand there");
         log.wrong(text.len(), "at the end");
         log.wrong(0, "first");
-        let problems: Vec<String> = log.into_problems(text).iter().map(Problem::to_string).collect();
+        let problems: Vec<String> = log.into_problems(text).iter().map(SettingsProblem::to_string).collect();
         assert_eq!(problems, ["1:1: first", "2:4: here\\nand there", "3:1: at the end"]);
     }
 
@@ -149,7 +149,7 @@ mod tests {
         log.unparsable(6, "no line break");
         log.wrong(6, "not a share");
         log.wrong(8, "no such key");
-        let problems: Vec<String> = log.into_problems(text).iter().map(Problem::to_string).collect();
+        let problems: Vec<String> = log.into_problems(text).iter().map(SettingsProblem::to_string).collect();
         assert_eq!(problems, ["1:5: no value", "2:1: no such key"]);
     }
 }

@@ -11,7 +11,7 @@ use crate::problem::Log;
 use crate::setting::{Setting, Value};
 
 /// A key of a section, for the commented file.
-pub(crate) struct Key {
+pub(crate) struct DocumentedKey {
     /// Its name.
     pub(crate) name: &'static str,
     /// What it means, line by line.
@@ -23,12 +23,12 @@ pub(crate) struct Key {
 }
 
 /// A section of a settings file.
-pub(crate) trait Section: Default {
+pub(crate) trait SettingsSection: Default {
     /// What it is for, line by line.
     const DOC: &'static [&'static str];
 
     /// Its keys in the order in which they are documented.
-    fn keys() -> Vec<Key>;
+    fn keys() -> Vec<DocumentedKey>;
 
     /// Reads it, with defaults for what is not written or cannot be used.
     fn read(table: &Table<'_, '_>, log: &mut Log) -> Self;
@@ -67,7 +67,7 @@ impl Table<'_, '_> {
     }
 
     /// The section `key`; its defaults if it is not written.
-    pub(crate) fn section<T: Section>(&self, key: &str, log: &mut Log) -> T {
+    pub(crate) fn section<T: SettingsSection>(&self, key: &str, log: &mut Log) -> T {
         let Some((value, path)) = self.find(key, log) else { return T::default() };
         match value.get_ref() {
             DeValue::Table(values) => T::read(&Table { values, path }, log),
@@ -80,7 +80,7 @@ impl Table<'_, '_> {
     }
 
     /// The sections `[[key]]`; nothing if none is written.
-    pub(crate) fn sections<T: Section>(&self, key: &str, log: &mut Log) -> Option<Vec<T>> {
+    pub(crate) fn sections<T: SettingsSection>(&self, key: &str, log: &mut Log) -> Option<Vec<T>> {
         let (value, path) = self.find(key, log)?;
         Some(read_sections(value, &path, log).unwrap_or_default())
     }
@@ -104,7 +104,11 @@ impl Table<'_, '_> {
 }
 
 /// The sections `[[path]]`; nothing if `value` is no list.
-pub(crate) fn read_sections<T: Section>(value: &Value<'_>, path: &str, log: &mut Log) -> Option<Vec<T>> {
+pub(crate) fn read_sections<T: SettingsSection>(
+    value: &Value<'_>,
+    path: &str,
+    log: &mut Log,
+) -> Option<Vec<T>> {
     let what = || {
         // Within a section of a list, that one's number is not written.
         let header: String =
@@ -165,12 +169,12 @@ macro_rules! section {
             }
         }
 
-        impl $crate::section::Section for $name {
+        impl $crate::section::SettingsSection for $name {
             const DOC: &'static [&'static str] = &[$($section_doc),+];
 
-            fn keys() -> Vec<$crate::section::Key> {
+            fn keys() -> Vec<$crate::section::DocumentedKey> {
                 let default = Self::default();
-                vec![$($crate::section::Key {
+                vec![$($crate::section::DocumentedKey {
                     name: stringify!($key),
                     doc: &[$($doc),+],
                     default: $crate::setting::Setting::write(&default.$key),

@@ -1,12 +1,12 @@
 //! The daemon's file: what it may say, and that all that is wrong with it is said, where it is.
 
-use config::{DaemonSettings, Each, Problem, TargetSettings};
+use config::{DaemonSettings, Each, SettingsProblem, TargetSettings};
 
 const SHIPPED: &str = include_str!("../../systemd/sweetspot.toml");
 
 fn problems(text: &str) -> Vec<String> {
     let found = DaemonSettings::parse(text.as_bytes()).expect_err("a problem");
-    found.iter().map(Problem::to_string).collect()
+    found.iter().map(SettingsProblem::to_string).collect()
 }
 
 fn parsed(text: &str) -> DaemonSettings {

@@ -68,7 +68,7 @@ pub struct FunctionTable {
 
 /// The table of `profile`.
 pub fn functions(profile: &SymbolizedProfile) -> FunctionTable {
-    let sums = Sums::of(profile);
+    let sums = StackSums::of(profile);
     let by_window = sums.rows.iter().map(|row| &row.self_by_time);
     let intervals = intervals::table(profile, &sums.times, &sums.total_by_time, by_window);
     let total = Total::new(sums.total_ns, &profile.run);
@@ -86,7 +86,7 @@ pub fn functions(profile: &SymbolizedProfile) -> FunctionTable {
 
 /// What a function took of the profile with what it called, and the interval of that in this run.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct Whole {
+pub(crate) struct InclusiveShare {
     /// The share.
     pub(crate) share: f64,
     /// The ends of its interval.
@@ -95,24 +95,24 @@ pub(crate) struct Whole {
 
 /// What each function took with what it called, by name: also those without CPU time of their own. All intervals hold together. A
 /// name that functions of several modules have is left out.
-pub(crate) fn wholes(profile: &SymbolizedProfile) -> FxHashMap<&str, Whole> {
-    let sums = Sums::of_all(profile);
+pub(crate) fn wholes(profile: &SymbolizedProfile) -> FxHashMap<&str, InclusiveShare> {
+    let sums = StackSums::of_all(profile);
     let totals = sums.rows.iter().map(|row| &row.total_by_time);
     let Some(table) = intervals::table(profile, &sums.times, &sums.total_by_time, totals) else {
         return FxHashMap::default();
     };
-    let mut wholes: FxHashMap<&str, Option<Whole>> = FxHashMap::default();
+    let mut wholes: FxHashMap<&str, Option<InclusiveShare>> = FxHashMap::default();
     for (row, sure) in sums.rows.iter().zip(table.rows()) {
         let share = row.total_ns as f64 / sums.total_ns as f64;
         let is_known = row.total_ns > 0 && sure.this_run != stats::Interval::UNKNOWN;
-        let whole = is_known.then(|| Whole { share, ends: around(share, sure.this_run) });
+        let whole = is_known.then(|| InclusiveShare { share, ends: around(share, sure.this_run) });
         wholes.entry(row.name).and_modify(|known| *known = None).or_insert(whole);
     }
     wholes.into_iter().filter_map(|(name, whole)| Some((name, whole?))).collect()
 }
 
 /// Sums over the stacks of a profile.
-struct Sums<'a> {
+struct StackSums<'a> {
     rows: Vec<Row<'a>>,
     times: Times,
     total_ns: u64,
@@ -130,7 +130,7 @@ struct Row<'a> {
     total_by_time: ByTime,
 }
 
-impl<'a> Sums<'a> {
+impl<'a> StackSums<'a> {
     /// Those with CPU time of their own, the largest first.
     fn of(profile: &'a SymbolizedProfile) -> Self {
         let mut sums = Self::of_all(profile);

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use profiler_core::profile::{self, Run, SymbolizedProfile, WeightedStack};
-use profiler_core::stats::{Confidence, Goal, Interval, IntervalTable, Part, Window};
+use profiler_core::stats::{Confidence, Goal, Interval, IntervalTable, Part, WindowSums};
 use serde::Serialize;
 
 /// CPU time (ns) and samples.
@@ -89,7 +89,7 @@ pub(super) fn table<'a>(
         (0..times.count).map(|at| total.get(&at).copied().unwrap_or_default()).collect();
     let is_uneven = is_uneven(&in_windows);
     let squares_ns2 = |had: &Amount| if is_uneven { had.squares_ns2 } else { 0.0 };
-    let window = |had: &Amount| Window {
+    let window = |had: &Amount| WindowSums {
         weight_ns: had.cpu_ns as f64,
         samples: had.samples,
         squares_ns2: squares_ns2(had),
@@ -100,7 +100,7 @@ pub(super) fn table<'a>(
         samples: had.samples,
         squares_ns2: squares_ns2(had),
     };
-    let windows: Vec<Window> = in_windows.iter().map(window).collect();
+    let windows: Vec<WindowSums> = in_windows.iter().map(window).collect();
     let functions: Vec<Vec<Part>> = functions.map(|function| function.iter().map(part).collect()).collect();
     Some(IntervalTable::new(&windows, &functions, confidence(&profile.run)))
 }

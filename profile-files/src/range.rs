@@ -6,7 +6,7 @@ use profiler_core::merge::Range;
 use profiler_core::profile::SymbolizedProfile;
 
 use crate::names;
-use crate::store::{self, IsWanted, Query, Reading, StoreError};
+use crate::store::{self, IsWanted, Query, RangeReading, StoreError};
 use crate::when;
 
 /// Most gaps or files that a note lists.
@@ -82,7 +82,7 @@ fn in_words(range: Range) -> String {
 }
 
 /// What is missing, and why.
-fn notes(reading: &Reading) -> Vec<String> {
+fn notes(reading: &RangeReading) -> Vec<String> {
     let mut notes = Vec::new();
     if !reading.damaged.is_empty() {
         let files = reading.damaged.iter().map(|(path, damage)| format!("{} ({damage})", shown(path)));

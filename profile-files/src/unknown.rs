@@ -125,20 +125,20 @@ impl UnknownList {
     /// As of [`serde_json::to_string`]; none is known that a list could cause.
     pub fn json(&self) -> serde_json::Result<String> {
         #[derive(Serialize)]
-        struct Line<'a> {
+        struct UnknownLine<'a> {
             r#type: &'static str,
             #[serde(flatten)]
             list: &'a UnknownList,
         }
-        Ok(serde_json::to_string(&Line { r#type: "unknown", list: self })? + "\n")
+        Ok(serde_json::to_string(&UnknownLine { r#type: "unknown", list: self })? + "\n")
     }
 }
 
 /// Addresses are of one entry if they are of one function and nameless for one reason.
-type Key<'a> = (FunctionIndex, Option<&'a Unknown>);
+type UnknownKey<'a> = (FunctionIndex, Option<&'a Unknown>);
 
 #[derive(Default)]
-struct Entry {
+struct UnknownWeights {
     own: Weight,
     total: Weight,
     low: u64,
@@ -151,20 +151,27 @@ struct Sums<'a> {
     own: Weight,
     total: Weight,
     truncated: Weight,
-    functions: FxHashMap<Key<'a>, Entry>,
+    functions: FxHashMap<UnknownKey<'a>, UnknownWeights>,
     stacks: FxHashMap<(Outcome, &'a str), Weight>,
 }
 
 impl<'a> Sums<'a> {
     /// Adds a stack, given the entry of each location that has no name.
-    fn add(&mut self, profile: &'a SymbolizedProfile, stack: &'a WeightedStack, keys: &[Option<Key<'a>>]) {
+    fn add(
+        &mut self,
+        profile: &'a SymbolizedProfile,
+        stack: &'a WeightedStack,
+        keys: &[Option<UnknownKey<'a>>],
+    ) {
         self.all.add(stack);
-        let mut on_stack: Vec<Key<'a>> = Vec::new();
+        let mut on_stack: Vec<UnknownKey<'a>> = Vec::new();
         for (at, frame) in stack.frames.iter().enumerate() {
             let Some(key) = keys[frame.0 as usize] else { continue };
             let location = &profile.locations[frame.0 as usize];
-            let entry =
-                self.functions.entry(key).or_insert_with(|| Entry { low: u64::MAX, ..Entry::default() });
+            let entry = self
+                .functions
+                .entry(key)
+                .or_insert_with(|| UnknownWeights { low: u64::MAX, ..UnknownWeights::default() });
             (entry.low, entry.high) = (entry.low.min(location.address), entry.high.max(location.address));
             if at == 0 {
                 entry.own.add(stack);
@@ -194,12 +201,12 @@ impl<'a> Sums<'a> {
         let all_ns = self.all.cpu_ns;
         let share = |ns: u64| if all_ns > 0 { ns as f64 / all_ns as f64 } else { 0.0 };
         let seconds = |ns: u64| ns as f64 / 1e9;
-        let mut functions: Vec<(Key<'_>, Entry)> = self.functions.into_iter().collect();
+        let mut functions: Vec<(UnknownKey<'_>, UnknownWeights)> = self.functions.into_iter().collect();
         // The most of its own, then the most with what it called; the rest makes the order certain.
         functions.sort_unstable_by_key(|(key, entry)| {
             (u64::MAX - entry.own.cpu_ns, u64::MAX - entry.total.cpu_ns, *key)
         });
-        let function = |((function, unknown), entry): (Key<'_>, Entry)| {
+        let function = |((function, unknown), entry): (UnknownKey<'_>, UnknownWeights)| {
             let function = &profile.functions[function.0 as usize];
             let module = &profile.modules[function.module.0 as usize];
             let untold = || Unknown { reason: UNTOLD.to_owned(), remedy: String::new() };
@@ -250,7 +257,7 @@ impl<'a> Sums<'a> {
 }
 
 /// The entry of a location, if it has no name: as our file says, or as another tool's file leaves it.
-fn nameless<'a>(profile: &SymbolizedProfile, location: &'a Location) -> Option<Key<'a>> {
+fn nameless<'a>(profile: &SymbolizedProfile, location: &'a Location) -> Option<UnknownKey<'a>> {
     let function = location.lines.first()?.function;
     if let Some(unknown) = &location.unknown {
         return Some((function, Some(unknown)));

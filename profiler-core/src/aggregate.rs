@@ -264,7 +264,7 @@ impl Aggregator {
     pub fn function_parts<N: Eq + Hash>(
         &self,
         name: impl Fn(Frame) -> N,
-    ) -> (Vec<stats::Window>, Vec<Vec<Part>>) {
+    ) -> (Vec<stats::WindowSums>, Vec<Vec<Part>>) {
         let mut ids: FxHashMap<N, usize> = FxHashMap::default();
         let id = |stack| {
             let next = ids.len();
@@ -272,7 +272,7 @@ impl Aggregator {
         };
         let function_of: Vec<usize> = (0..self.stacks.len()).map(id).collect();
         let mut functions: Vec<Vec<Part>> = vec![Vec::new(); ids.len()];
-        let mut windows = vec![stats::Window::default(); self.windows.len()];
+        let mut windows = vec![stats::WindowSums::default(); self.windows.len()];
         for ((closed, total), at) in self.windows.iter().zip(&mut windows).zip(0..) {
             for &(stack, tally) in &closed.tallies {
                 total.weight_ns += tally.weight_ns;

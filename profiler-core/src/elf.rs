@@ -26,9 +26,9 @@ use crate::machine::Machine;
 pub use build_id::BuildId;
 pub use later::ReadLater;
 pub(crate) use later::SectionBytes;
-use tables::Extent;
+use tables::AddressPosition;
 pub use tables::UnwindTables;
-pub(crate) use tables::{Callers, Found};
+pub(crate) use tables::{Callers, FoundRule};
 
 type Header = FileHeader64<Endianness>;
 type CompressionHeader = CompressionHeader64<Endianness>;
@@ -252,8 +252,8 @@ impl ElfImage {
     /// information counts by the page, apart from the function before it.
     pub fn place_start(&self, svma: u64) -> u64 {
         match self.tables.extent(svma) {
-            Extent::Within { start } => start,
-            Extent::Behind { end } => end.max(svma & !(LEAST_PAGE_BYTES - 1)),
+            AddressPosition::Within { start } => start,
+            AddressPosition::Behind { end } => end.max(svma & !(LEAST_PAGE_BYTES - 1)),
         }
     }
 

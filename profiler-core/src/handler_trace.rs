@@ -56,7 +56,7 @@ impl TraceLayout {
         said(0, 2)?.read_exact(&mut number).ok()?;
         let at_ns = StackCopy::new(raw.body.get(0..8)?, 8).word(0)?;
         match u16::from_ne_bytes(number) {
-            number if number == self.entry => Some(Traced::Entry(Entry {
+            number if number == self.entry => Some(Traced::Entry(HandlerEntry {
                 at_ns,
                 timer: word(self.entry_timer)?,
                 function: word(self.entry_function)?,
@@ -85,12 +85,12 @@ fn pointer(format: &str, name: &str) -> Option<usize> {
 }
 
 enum Traced {
-    Entry(Entry),
+    Entry(HandlerEntry),
     Exit { at_ns: u64, timer: u64 },
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Entry {
+struct HandlerEntry {
     at_ns: u64,
     timer: u64,
     function: u64,
@@ -110,7 +110,7 @@ pub struct Bracket {
 /// What the tracepoints of one CPU recorded.
 #[derive(Clone, Debug, Default)]
 pub struct CpuTrace {
-    begun: Option<Entry>,
+    begun: Option<HandlerEntry>,
     brackets: Vec<Bracket>,
     records: u64,
 }
@@ -133,7 +133,7 @@ impl CpuTrace {
         }
     }
 
-    fn end(&mut self, begun: Entry, exit_ns: u64) {
+    fn end(&mut self, begun: HandlerEntry, exit_ns: u64) {
         let entry_ns = begun.at_ns;
         let in_order = self.brackets.last().is_none_or(|last| last.exit_ns <= entry_ns);
         if in_order && exit_ns.checked_sub(entry_ns).is_some_and(|long_ns| long_ns <= LONGEST_NS) {

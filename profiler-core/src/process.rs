@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
-use self::space::Mapping;
+use self::space::ExecutableMapping;
 pub use self::space::{AddressSpace, LoadedObject, page_start};
 use crate::elf::ElfImage;
 use crate::profile::{ProcessIndex, ProcessInfo};
@@ -169,7 +169,7 @@ impl ProcessTable {
     /// A mapping of executable memory; `load` opens the file. Returns whether there was room for it.
     pub fn mapped(&mut self, mapped: &Mapped, load: impl FnOnce(&Mapped) -> LoadedObject) -> bool {
         let Some(process) = self.live.get_mut(&mapped.pid) else { return true };
-        let mapping = Mapping::new(mapped, &load(mapped));
+        let mapping = ExecutableMapping::new(mapped, &load(mapped));
         if mapping.start >= mapping.end || process.space.holds(&mapping) {
             return true; // a run-time compiler that locks its memory again tells nothing new
         }

@@ -10,7 +10,7 @@ use config::{Backend, SamplingSettings};
 
 use crate::cgroup::CgroupError;
 use crate::failure::{Failure, usage};
-use crate::inject::Refused;
+use crate::inject::InjectionRefused;
 use crate::sampler::access::OpenError;
 use crate::sampler::source::StartError;
 use crate::sys::procfs;
@@ -80,10 +80,10 @@ pub(crate) fn not_preloadable(program: &Path, reason: &str) -> anyhow::Error {
 pub(crate) fn start(error: StartError, pid: Option<u32>) -> anyhow::Error {
     let process = pid.map_or("the process".to_owned(), |pid| format!("process {pid}"));
     match error {
-        StartError::Refused(Refused::NotPermitted(why)) => {
+        StartError::Refused(InjectionRefused::NotPermitted(why)) => {
             Failure::NotPermitted(format!("{process} {why}")).into()
         }
-        StartError::Refused(Refused::Failed(why)) => anyhow!("{process} {why}"),
+        StartError::Refused(InjectionRefused::Failed(why)) => anyhow!("{process} {why}"),
         StartError::Events(error) => anyhow!(error),
     }
 }

@@ -28,7 +28,7 @@ pub(crate) struct OutputJob {
     /// The file for control decisions and the summary.
     pub(crate) stats: Option<PathBuf>,
     /// Servers of debug files.
-    pub(crate) debuginfod: Option<debuginfod::Settings>,
+    pub(crate) debuginfod: Option<debuginfod::DebuginfodSettings>,
     /// Functions that the table lists.
     pub(crate) top: Top,
     /// Print results and errors only.

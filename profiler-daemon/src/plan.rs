@@ -48,14 +48,14 @@ pub(crate) struct Plan {
     /// Both laws over the run.
     pub(crate) moments: Vec<Moment>,
     /// The same for one of the replicas; of one alone, that is this plan.
-    pub(crate) fleet: Fleet,
+    pub(crate) fleet: FleetPlan,
     /// The error over the number of samples, around n* (Stoker, eq. 4.14).
     pub(crate) curve: Vec<Point>,
 }
 
 /// What replicas do whose profiles are read as one.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct Fleet {
+pub(crate) struct FleetPlan {
     /// The rate of each under the caps (samples per CPU-second).
     pub(crate) rate_hz: f64,
     /// What sets it.

@@ -42,14 +42,14 @@ pub(crate) struct Roots {
 
 /// What a process sees.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum View {
+pub(crate) enum RootView {
     /// The same as we do; also of processes that were gone before they could be asked.
     Ours,
     /// A file system of its own.
     Foreign(RootId),
 }
 
-impl View {
+impl RootView {
     /// What a process sees at this moment, if it is not ours; nothing once it is gone.
     pub(crate) fn foreign_of(pid: u32) -> Option<Self> {
         RootId::of(pid).ok().map(Self::Foreign)
@@ -65,17 +65,17 @@ impl Default for Roots {
 
 impl Roots {
     /// What a process sees.
-    pub(crate) fn of(&self, pid: u32) -> View {
-        let Some(id) = RootId::of(pid).ok().filter(|&id| Some(id) != self.own) else { return View::Ours };
+    pub(crate) fn of(&self, pid: u32) -> RootView {
+        let Some(id) = RootId::of(pid).ok().filter(|&id| Some(id) != self.own) else { return RootView::Ours };
         if self.held(id).is_none() && self.hold(id, pid).is_none() {
-            return View::Ours;
+            return RootView::Ours;
         }
         let mut seen_by = self.seen_by();
         if seen_by.len() >= MOST_SEEN_BY {
             seen_by.clear();
         }
         seen_by.insert(id, pid);
-        View::Foreign(id)
+        RootView::Foreign(id)
     }
 
     /// The same at this moment, which stay open when they are released here.
@@ -84,22 +84,22 @@ impl Roots {
     }
 
     /// Ours, and this one, at this moment: for what outlives the naming of others.
-    pub(crate) fn only(&self, view: View) -> Self {
-        let of_view = |(id, _): &&(RootId, Arc<Root>)| View::Foreign(*id) == view;
+    pub(crate) fn only(&self, view: RootView) -> Self {
+        let of_view = |(id, _): &&(RootId, Arc<Root>)| RootView::Foreign(*id) == view;
         let foreign = self.foreign().iter().filter(of_view).cloned().collect();
         Self { foreign: Arc::new(Mutex::new(foreign)), ..self.clone() }
     }
 
     /// Those that are not ours.
-    pub(crate) fn foreign_views(&self) -> Vec<View> {
-        self.foreign().iter().map(|(id, _)| View::Foreign(*id)).collect()
+    pub(crate) fn foreign_views(&self) -> Vec<RootView> {
+        self.foreign().iter().map(|(id, _)| RootView::Foreign(*id)).collect()
     }
 
     /// Releases these: while they are held, nothing that is mounted there can be unmounted.
-    pub(crate) fn release(&self, views: &FxHashSet<View>) {
+    pub(crate) fn release(&self, views: &FxHashSet<RootView>) {
         let mut released = Vec::new();
         self.foreign().retain(|(id, root)| {
-            let stays = !views.contains(&View::Foreign(*id));
+            let stays = !views.contains(&RootView::Foreign(*id));
             if !stays {
                 released.push(Arc::clone(root));
             }
@@ -142,17 +142,17 @@ impl Roots {
     }
 
     /// Opens a regular file of this path for reading.
-    pub(crate) fn open(&self, view: View, path: &Path, link: Link) -> io::Result<File> {
+    pub(crate) fn open(&self, view: RootView, path: &Path, link: Link) -> io::Result<File> {
         let root = match view {
-            View::Ours => self.ours.clone(),
-            View::Foreign(id) => self.get(id),
+            RootView::Ours => self.ours.clone(),
+            RootView::Foreign(id) => self.get(id),
         };
         root.ok_or(io::ErrorKind::NotFound)?.open(path, link)
     }
 
     /// Opens a separate debug file: the target's, or one of ours that the build id names.
-    pub(crate) fn open_debug_file(&self, view: View, path: &Path) -> io::Result<File> {
-        let own = || self.open(View::Ours, path, Link::Follow);
+    pub(crate) fn open_debug_file(&self, view: RootView, path: &Path) -> io::Result<File> {
+        let own = || self.open(RootView::Ours, path, Link::Follow);
         let found = self.open(view, path, Link::Follow);
         if is_by_build_id(path) { found.or_else(|_| own()) } else { found }
     }
@@ -166,12 +166,12 @@ pub(crate) mod tests {
     use super::*;
 
     /// A process in a mount namespace of its own; none where that is not permitted.
-    pub(crate) fn container(roots: &Roots) -> Option<(Child, View)> {
+    pub(crate) fn container(roots: &Roots) -> Option<(Child, RootView)> {
         let mut child = Command::new("unshare").args(["--mount", "sleep", "60"]).spawn().ok()?;
         let until = Instant::now() + Duration::from_secs(20);
         loop {
             let view = roots.of(child.id());
-            if view != View::Ours {
+            if view != RootView::Ours {
                 return Some((child, view));
             }
             if child.try_wait().ok()?.is_some() || Instant::now() > until {
@@ -190,7 +190,7 @@ pub(crate) mod tests {
         let Some(mut made) = made.collect::<Option<Vec<_>>>() else {
             return eprintln!("skipped: this machine does not let namespaces be made");
         };
-        let opens = |view: View| roots.open(view, Path::new("/bin/sh"), Link::Follow).is_ok();
+        let opens = |view: RootView| roots.open(view, Path::new("/bin/sh"), Link::Follow).is_ok();
         assert_eq!(roots.foreign().len(), MOST_FOREIGN);
         let (child, gone) = &mut made[1];
         child.kill().unwrap();

@@ -206,7 +206,8 @@ fn distinct<'a>(files: impl Iterator<Item = &'a PathBuf>) -> Result<()> {
 
 fn output(args: cli::OutputArgs) -> Result<OutputJob> {
     distinct(args.output.iter().map(|file| &file.path).chain(&args.stats))?;
-    let settings = || debuginfod::Settings::from_env().map_err(|unusable| usage(unusable.to_string()));
+    let settings =
+        || debuginfod::DebuginfodSettings::from_env().map_err(|unusable| usage(unusable.to_string()));
     let debuginfod = args.debuginfod.then(settings).transpose()?;
     Ok(OutputJob { files: args.output, stats: args.stats, debuginfod, top: args.top, quiet: args.quiet })
 }

@@ -20,7 +20,7 @@ const ADDRESSES_PER_THREAD: usize = 1000;
 const FEWEST_AT_ONCE: usize = 64;
 
 /// An address that was asked for: the unit that describes it, and the place of its answer.
-type Asked = (Option<usize>, u64, usize);
+type AskedAddress = (Option<usize>, u64, usize);
 
 impl<'s> Object<'s> {
     /// The functions at each of these addresses, in their order: [`Object::symbolize`] for many, and many times as fast.
@@ -43,7 +43,7 @@ impl<'s> Object<'s> {
     fn symbolize_with(&self, namer: &Namer<'s>, svmas: &[u64]) -> Vec<Symbolized> {
         let sources = &self.sources;
         let unit_of = |svma| sources.debug_info.as_ref().and_then(|info| info.unit_of(svma));
-        let mut asked: Vec<Asked> =
+        let mut asked: Vec<AskedAddress> =
             svmas.iter().enumerate().map(|(at, &svma)| (unit_of(svma), svma, at)).collect();
         asked.sort_unstable();
         let parts = parts(&asked);
@@ -78,7 +78,7 @@ fn namer_in_order<'s>(sources: &Sources<'s>) -> Namer<'s> {
 fn read_parts<'s>(
     sources: &Sources<'s>,
     namer: &Namer<'s>,
-    parts: &[&[Asked]],
+    parts: &[&[AskedAddress]],
     next: &AtomicUsize,
     read_bytes: &AtomicU64,
 ) -> Vec<(usize, Symbolized)> {
@@ -100,7 +100,7 @@ fn threads(addresses: usize, parts: usize) -> usize {
 }
 
 /// Cuts between units, so that no two threads read the same tables.
-fn parts(asked: &[Asked]) -> Vec<&[Asked]> {
+fn parts(asked: &[AskedAddress]) -> Vec<&[AskedAddress]> {
     let mut parts = Vec::new();
     let mut rest = asked;
     while !rest.is_empty() {
@@ -120,7 +120,7 @@ mod tests {
 
     #[test]
     fn a_unit_is_in_one_part() {
-        let asked: Vec<Asked> = (0..1000).map(|i| (Some(i / 150), i as u64, i)).collect();
+        let asked: Vec<AskedAddress> = (0..1000).map(|i| (Some(i / 150), i as u64, i)).collect();
         let parts = parts(&asked);
         assert!(parts.len() > 3);
         assert_eq!(parts.concat(), asked);
@@ -129,7 +129,7 @@ mod tests {
 
     #[test]
     fn addresses_in_no_unit_are_shared_out() {
-        let asked: Vec<Asked> = (0..1000).map(|i| (None, i as u64, i)).collect();
+        let asked: Vec<AskedAddress> = (0..1000).map(|i| (None, i as u64, i)).collect();
         assert_eq!(parts(&asked).len(), 1000usize.div_ceil(FEWEST_AT_ONCE));
         assert!(parts(&[]).is_empty());
     }

@@ -26,16 +26,16 @@ use std::sync::OnceLock;
 use gimli::AbbreviationsCacheStrategy;
 use rustc_hash::FxHashMap;
 
-use self::index::Index;
-use self::kept::Kept;
-pub(crate) use self::lookup::{DebugFrame, Lookup, Reader};
+use self::index::UnitOffsets;
+use self::kept::KeptUnits;
+pub(crate) use self::lookup::{DebugFrame, DwarfReader, Lookup};
 pub(crate) use self::names::FunctionName;
 use self::sections::Sections;
 use self::split::Split;
 pub(crate) use self::split::SplitFiles;
 use crate::elf::Elf;
 use crate::reason::Reason;
-use crate::source::Source;
+use crate::source::ByteSource;
 
 /// What is kept for single addresses, which come in any order (bytes).
 const MOST_KEPT: u64 = 256 << 20;
@@ -52,8 +52,8 @@ const MOST_READERS: u64 = 64;
 pub(crate) struct DebugInfo<'s> {
     sections: Sections<'s>,
     alt: Option<Sections<'s>>,
-    index: Index,
-    alt_index: Index,
+    index: UnitOffsets,
+    alt_index: UnitOffsets,
     split_files: SplitFiles,
     /// The other halves of the units that have one, opened as addresses ask for them.
     splits: FxHashMap<usize, OnceLock<Result<Box<Split>, Reason>>>,
@@ -62,7 +62,7 @@ pub(crate) struct DebugInfo<'s> {
 
 /// The object itself, the file of entries that it shares with others, or the one with the other half of a unit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-enum Place {
+enum UnitPlace {
     Main,
     Alt,
     Split(usize),
@@ -73,7 +73,7 @@ impl<'s> DebugInfo<'s> {
     /// entries of split units are to be found among `split_files`.
     pub(crate) fn read(
         elf: &Elf<'_>,
-        source: Source<'s>,
+        source: ByteSource<'s>,
         alt: Option<&Elf<'_>>,
         mut split_files: SplitFiles,
         most_bytes: u64,
@@ -83,9 +83,9 @@ impl<'s> DebugInfo<'s> {
         let mut sections = Sections::read(elf, Some(source), left - left / 4)?;
         let mut dwarf = sections.dwarf(alt.as_ref());
         dwarf.populate_abbreviations_cache(AbbreviationsCacheStrategy::Duplicates);
-        let index = Index::read(&dwarf);
+        let index = UnitOffsets::read(&dwarf);
         drop(dwarf);
-        let alt_index = alt.as_ref().map(|alt| Index::offsets(&alt.dwarf(None))).unwrap_or_default();
+        let alt_index = alt.as_ref().map(|alt| UnitOffsets::offsets(&alt.dwarf(None))).unwrap_or_default();
         if index.is_empty() {
             return Err(Reason::CorruptDebugInfo);
         }
@@ -98,13 +98,13 @@ impl<'s> DebugInfo<'s> {
     }
 
     /// A reader of addresses in any order.
-    pub(crate) fn reader(&self) -> Reader<'s> {
-        Reader { kept: RefCell::new(Kept::new(self.most_kept(MOST_KEPT))) }
+    pub(crate) fn reader(&self) -> DwarfReader<'s> {
+        DwarfReader { kept: RefCell::new(KeptUnits::new(self.most_kept(MOST_KEPT))) }
     }
 
     /// A reader of addresses in the order of [`DebugInfo::unit_of`].
-    pub(crate) fn reader_in_order(&self) -> Reader<'s> {
-        Reader { kept: RefCell::new(Kept::new(self.most_kept(MOST_KEPT_IN_ORDER))) }
+    pub(crate) fn reader_in_order(&self) -> DwarfReader<'s> {
+        DwarfReader { kept: RefCell::new(KeptUnits::new(self.most_kept(MOST_KEPT_IN_ORDER))) }
     }
 
     fn most_kept(&self, usual: u64) -> u64 {
@@ -120,7 +120,7 @@ impl<'s> DebugInfo<'s> {
     }
 
     /// What a reader has held at most.
-    pub(crate) fn read_bytes(&self, reader: &Reader<'_>) -> u64 {
+    pub(crate) fn read_bytes(&self, reader: &DwarfReader<'_>) -> u64 {
         reader.kept.borrow().most_held()
     }
 

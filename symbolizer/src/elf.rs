@@ -12,7 +12,7 @@ use object::LittleEndian as Le;
 use object::elf::{self, FileHeader64, SectionHeader64};
 use object::pod;
 
-pub(crate) use self::symbols::{Name, SymbolTable};
+pub(crate) use self::symbols::{NamePosition, SymbolTable};
 use crate::reason::Reason;
 use crate::source::ReadAt;
 
@@ -32,13 +32,13 @@ pub(crate) struct Elf<'s> {
     source: &'s dyn ReadAt,
     len: u64,
     machine: elf::Machine,
-    sections: Vec<Section>,
+    sections: Vec<SectionHeader>,
     names: Vec<u8>,
 }
 
 /// What a section header says, in this machine's byte order.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Section {
+pub(crate) struct SectionHeader {
     name: u32,
     kind: elf::SectionType,
     flags: elf::SectionFlags,
@@ -95,11 +95,11 @@ impl<'s> Elf<'s> {
         Ok(())
     }
 
-    fn raw_headers(&self, offset: u64, count: u64) -> Result<Vec<Section>, Reason> {
+    fn raw_headers(&self, offset: u64, count: u64) -> Result<Vec<SectionHeader>, Reason> {
         let bytes =
             self.read_range("the table of section headers", offset, count * SECTION_HEADER_SIZE as u64)?;
         let headers = pod::slice_from_all_bytes::<SectionHeader64<Le>>(&bytes).unwrap_or_default();
-        Ok(headers.iter().map(Section::from).collect())
+        Ok(headers.iter().map(SectionHeader::from).collect())
     }
 
     /// Reads a range of the file, which must lie inside it.
@@ -115,30 +115,30 @@ impl<'s> Elf<'s> {
 
     /// What the headers take of memory.
     pub(crate) fn held_bytes(&self) -> u64 {
-        (self.sections.len() * size_of::<Section>() + self.names.len()) as u64
+        (self.sections.len() * size_of::<SectionHeader>() + self.names.len()) as u64
     }
 
-    pub(crate) fn sections(&self) -> impl Iterator<Item = &Section> {
+    pub(crate) fn sections(&self) -> impl Iterator<Item = &SectionHeader> {
         self.sections.iter()
     }
 
-    pub(crate) fn name(&self, section: &Section) -> &[u8] {
+    pub(crate) fn name(&self, section: &SectionHeader) -> &[u8] {
         c_string(&self.names, section.name as usize, LONGEST_SECTION_NAME)
     }
 
     /// The section of this name, or of the one that older tools give it if they compress it.
-    pub(crate) fn find(&self, name: &str) -> Option<&Section> {
+    pub(crate) fn find(&self, name: &str) -> Option<&SectionHeader> {
         let named = |name: &str| self.sections.iter().find(|section| self.name(section) == name.as_bytes());
         named(name).or_else(|| named(&compressed::legacy_name(name)?))
     }
 
     /// A section that has contents in this file; debug files keep headers without contents.
-    pub(crate) fn find_contents(&self, name: &str) -> Option<&Section> {
+    pub(crate) fn find_contents(&self, name: &str) -> Option<&SectionHeader> {
         self.find(name).filter(|section| section.kind != elf::SHT_NOBITS && section.size > 0)
     }
 
     /// A section's bytes, decompressed if need be. Sections without contents have none.
-    pub(crate) fn read(&self, section: &Section) -> Result<Vec<u8>, Reason> {
+    pub(crate) fn read(&self, section: &SectionHeader) -> Result<Vec<u8>, Reason> {
         if section.kind == elf::SHT_NOBITS {
             return Ok(Vec::new());
         }
@@ -151,7 +151,7 @@ impl<'s> Elf<'s> {
     }
 
     /// The same of a section that has no more bytes than this, packed or not.
-    pub(crate) fn read_within(&self, section: &Section, most_bytes: u64) -> Result<Vec<u8>, Reason> {
+    pub(crate) fn read_within(&self, section: &SectionHeader, most_bytes: u64) -> Result<Vec<u8>, Reason> {
         let bytes = section.size.max(self.size_unpacked(section));
         if section.kind != elf::SHT_NOBITS && bytes > most_bytes {
             let what = String::from_utf8_lossy(self.name(section)).into_owned();
@@ -177,7 +177,7 @@ impl<'s> Elf<'s> {
         self.find_contents(name).map_or(0, |section| self.size_unpacked(section))
     }
 
-    fn size_unpacked(&self, section: &Section) -> u64 {
+    fn size_unpacked(&self, section: &SectionHeader) -> u64 {
         if !self.is_compressed(section) {
             return section.size;
         }
@@ -185,16 +185,16 @@ impl<'s> Elf<'s> {
         compressed::size_after(section.flags, &header.unwrap_or_default())
     }
 
-    fn is_compressed(&self, section: &Section) -> bool {
+    fn is_compressed(&self, section: &SectionHeader) -> bool {
         section.flags.0 & elf::SHF_COMPRESSED.0 != 0 || compressed::is_legacy(self.name(section))
     }
 
-    fn linked(&self, section: &Section) -> Option<&Section> {
+    fn linked(&self, section: &SectionHeader) -> Option<&SectionHeader> {
         self.sections.get(section.link as usize)
     }
 }
 
-impl From<&SectionHeader64<Le>> for Section {
+impl From<&SectionHeader64<Le>> for SectionHeader {
     fn from(header: &SectionHeader64<Le>) -> Self {
         Self {
             name: header.sh_name.get(Le),
@@ -208,7 +208,7 @@ impl From<&SectionHeader64<Le>> for Section {
     }
 }
 
-impl Section {
+impl SectionHeader {
     fn is_executable(&self) -> bool {
         self.flags.0 & elf::SHF_EXECINSTR.0 != 0
     }

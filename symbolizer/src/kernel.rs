@@ -28,14 +28,14 @@ pub struct KernelSymbol {
 /// The kernel's functions, by address.
 #[derive(Debug, Clone)]
 pub struct KernelSymbols {
-    functions: Vec<Function>,
+    functions: Vec<KernelFunction>,
     names: String,
     modules: Vec<String>,
 }
 
 /// A function, or with an empty name the start of something that is none.
 #[derive(Debug, Clone, Copy)]
-struct Function {
+struct KernelFunction {
     address: u64,
     name: u32,
     name_len: u32,
@@ -43,7 +43,7 @@ struct Function {
 }
 
 /// One line of the list.
-struct Line<'a> {
+struct KallsymsLine<'a> {
     address: u64,
     kind: u8,
     name: &'a str,
@@ -63,7 +63,7 @@ impl KernelSymbols {
     pub fn read(kallsyms: impl Read) -> Result<Self, Reason> {
         let mut kallsyms = BufReader::with_capacity(PIECE, kallsyms.take(LONGEST_LIST as u64 + 1));
         let mut all = Self { functions: Vec::new(), names: String::new(), modules: Vec::new() };
-        let mut listed: Vec<(Preference, Function)> = Vec::new();
+        let mut listed: Vec<(Preference, KernelFunction)> = Vec::new();
         let (mut text, mut bytes, mut is_hidden) = (Vec::new(), 0, false);
         loop {
             text.clear();
@@ -72,7 +72,7 @@ impl KernelSymbols {
                 break;
             }
             bytes += len;
-            let Some(line) = Line::parse(&text) else { continue };
+            let Some(line) = KallsymsLine::parse(&text) else { continue };
             match line.address {
                 0 => is_hidden = true,
                 _ => listed.push((line.preference(), all.enter(&line))),
@@ -98,7 +98,7 @@ impl KernelSymbols {
     /// What it holds of memory (bytes).
     pub fn held_bytes(&self) -> u64 {
         let modules: usize = self.modules.iter().map(|module| size_of::<String>() + module.len()).sum();
-        (self.functions.len() * size_of::<Function>() + self.names.len() + modules) as u64
+        (self.functions.len() * size_of::<KernelFunction>() + self.names.len() + modules) as u64
     }
 
     /// The functions that cover some addresses, from the text of `/proc/kallsyms` line by line: of no other is anything
@@ -121,7 +121,7 @@ impl KernelSymbols {
             if len == 0 {
                 break;
             }
-            let Some(line) = Line::parse(&text) else { continue };
+            let Some(line) = KallsymsLine::parse(&text) else { continue };
             listed += 1;
             if line.address == 0 {
                 continue;
@@ -133,7 +133,7 @@ impl KernelSymbols {
             if let Some(best) = nearest.get_mut(at)
                 && best
                     .as_deref()
-                    .and_then(|best| Line::parse(best.as_bytes()))
+                    .and_then(|best| KallsymsLine::parse(best.as_bytes()))
                     .is_none_or(|best| line.is_nearer(&best))
             {
                 *best = std::str::from_utf8(&text).ok().map(|text| text.trim_end().to_owned());
@@ -144,10 +144,10 @@ impl KernelSymbols {
             (_, _, 0) => return Err(Reason::NoKernelSymbols),
             _ => {}
         }
-        let end = |address| Line { address, kind: b' ', name: "", module: "" };
+        let end = |address| KallsymsLine { address, kind: b' ', name: "", module: "" };
         let mut lines = Vec::new();
         for (nearest, &above) in nearest.iter().map(Option::as_deref).chain([None]).zip(&above) {
-            let line = nearest.and_then(|text| Line::parse(text.as_bytes()));
+            let line = nearest.and_then(|text| KallsymsLine::parse(text.as_bytes()));
             let is_apart = line.as_ref().is_none_or(|line| above < line.address);
             lines.extend((is_apart && above != u64::MAX).then(|| end(above)));
             lines.extend(line);
@@ -175,7 +175,7 @@ impl KernelSymbols {
         Some((function.address..end, symbol))
     }
 
-    fn collect(lines: &[Line<'_>]) -> Self {
+    fn collect(lines: &[KallsymsLine<'_>]) -> Self {
         let mut symbols = Self { functions: Vec::new(), names: String::new(), modules: Vec::new() };
         for line in lines {
             let function = symbols.enter(line);
@@ -186,7 +186,7 @@ impl KernelSymbols {
 
     /// Adds the symbol with the next higher address. A symbol that is no function is kept only where it ends the
     /// function before it.
-    fn push(&mut self, function: Function) {
+    fn push(&mut self, function: KernelFunction) {
         let follows_function = self.functions.last().is_some_and(|last| last.name_len != 0);
         if function.name_len != 0 || follows_function {
             self.functions.push(function);
@@ -194,9 +194,9 @@ impl KernelSymbols {
     }
 
     /// Stores the names of a line.
-    fn enter(&mut self, line: &Line<'_>) -> Function {
+    fn enter(&mut self, line: &KallsymsLine<'_>) -> KernelFunction {
         if !line.is_function() {
-            return Function { address: line.address, name: 0, name_len: 0, module: 0 };
+            return KernelFunction { address: line.address, name: 0, name_len: 0, module: 0 };
         }
         // Modules come in runs, so the newest few are the only ones worth searching.
         let recent = self.modules.iter().rev().take(8).position(|module| module == line.module);
@@ -207,11 +207,11 @@ impl KernelSymbols {
         let name = self.names.len() as u32;
         self.names.push_str(line.name);
         let name_len = line.name.len() as u32;
-        Function { address: line.address, name, name_len, module: module as u32 }
+        KernelFunction { address: line.address, name, name_len, module: module as u32 }
     }
 }
 
-impl<'a> Line<'a> {
+impl<'a> KallsymsLine<'a> {
     /// `ffffffff81000000 T name` and, in a module, `\t[module]`.
     fn parse(line: &'a [u8]) -> Option<Self> {
         let mut words = std::str::from_utf8(line).ok()?.split_ascii_whitespace();
@@ -223,7 +223,7 @@ impl<'a> Line<'a> {
     }
 
     /// Whether this line, not `other`, names the addresses above both.
-    fn is_nearer(&self, other: &Line<'_>) -> bool {
+    fn is_nearer(&self, other: &KallsymsLine<'_>) -> bool {
         let ((at, this), (other_at, that)) = (split(self.preference()), split(other.preference()));
         at > other_at || at == other_at && this < that
     }

@@ -50,6 +50,6 @@ pub use crate::debug_file::{DebugFiles, NoDebugFiles};
 pub use crate::demangle::demangle;
 pub use crate::jit::{CodePlace, JitDump, PerfMap};
 pub use crate::kernel::{KernelSymbol, KernelSymbols};
-pub use crate::object::{Frame, Limits, Object, Symbolized, build_id};
+pub use crate::object::{Limits, NamedFrame, Object, Symbolized, build_id};
 pub use crate::reason::Reason;
 pub use crate::source::ReadAt;

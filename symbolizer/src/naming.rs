@@ -6,9 +6,9 @@ use std::sync::Arc;
 use rustc_hash::FxHashMap;
 
 use crate::demangle::try_demangle;
-use crate::dwarf::{DebugFrame, FunctionName, Lookup, Reader};
-use crate::elf::{Name, SymbolTable};
-use crate::object::{Frame, Sources, Symbolized};
+use crate::dwarf::{DebugFrame, DwarfReader, FunctionName, Lookup};
+use crate::elf::{NamePosition, SymbolTable};
+use crate::object::{NamedFrame, Sources, Symbolized};
 use crate::qualified::qualified;
 use crate::reason::Reason;
 
@@ -18,14 +18,14 @@ const MOST_SYMBOL_BYTES: usize = 16 << 20;
 /// What one thread has read of an object.
 #[derive(Default)]
 pub(crate) struct Namer<'s> {
-    reader: Option<Reader<'s>>,
+    reader: Option<DwarfReader<'s>>,
     symbols: RefCell<SymbolNames>,
 }
 
 #[derive(Default)]
 struct SymbolNames {
     /// By table and name in it.
-    names: FxHashMap<(usize, Name), SymbolName>,
+    names: FxHashMap<(usize, NamePosition), SymbolName>,
     bytes: usize,
 }
 
@@ -43,7 +43,7 @@ pub(crate) struct Lookups<'a, 's> {
 }
 
 impl<'s> Namer<'s> {
-    pub(crate) fn new(reader: Option<Reader<'s>>) -> Self {
+    pub(crate) fn new(reader: Option<DwarfReader<'s>>) -> Self {
         Self { reader, symbols: RefCell::default() }
     }
 
@@ -56,7 +56,7 @@ impl<'s> Namer<'s> {
 
     /// What it holds now.
     pub(crate) fn held_bytes(&self) -> u64 {
-        self.symbols.borrow().bytes as u64 + self.reader.as_ref().map_or(0, Reader::held_bytes)
+        self.symbols.borrow().bytes as u64 + self.reader.as_ref().map_or(0, DwarfReader::held_bytes)
     }
 
     pub(crate) fn lookup<'a>(&'a self, sources: &'a Sources<'s>) -> Lookups<'a, 's> {
@@ -90,18 +90,18 @@ impl Lookups<'_, '_> {
     }
 
     /// Joins what the debug information describes with the symbol that covers the address.
-    fn frames(&self, described: Vec<DebugFrame>, svma: u64) -> Vec<Frame> {
+    fn frames(&self, described: Vec<DebugFrame>, svma: u64) -> Vec<NamedFrame> {
         let outermost = described.len().saturating_sub(1);
         let mut frames = Vec::with_capacity(described.len().max(1));
         for (depth, frame) in described.into_iter().enumerate() {
             let symbol = || (depth == outermost).then(|| self.symbol(svma)).flatten();
             let Some((name, linkage_name)) = names(frame.name.as_deref(), symbol) else { continue };
             let (file, line) = (frame.location.file, frame.location.line);
-            frames.push(Frame { name, linkage_name, file, line });
+            frames.push(NamedFrame { name, linkage_name, file, line });
         }
         if frames.is_empty() {
             let symbol = names(None, || self.symbol(svma));
-            frames.extend(symbol.map(|(name, linkage_name)| Frame {
+            frames.extend(symbol.map(|(name, linkage_name)| NamedFrame {
                 name,
                 linkage_name,
                 file: None,

@@ -9,11 +9,11 @@ use crate::dwarf::{DebugInfo, SplitFiles};
 use crate::elf::{Elf, SymbolTable};
 use crate::naming::Namer;
 use crate::reason::Reason;
-use crate::source::{ReadAt, Source};
+use crate::source::{ByteSource, ReadAt};
 
 /// A function at an address, inlined there or not.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Frame {
+pub struct NamedFrame {
     /// The function's name as a person writes it.
     pub name: Arc<str>,
     /// The function's name as the linker knows it; the same as `name` in C, or where only the source's name is known.
@@ -29,7 +29,7 @@ pub struct Frame {
 pub enum Symbolized {
     /// The functions at the address, the innermost inlined one first, and last the one they were inlined into. Never
     /// empty.
-    Known(Vec<Frame>),
+    Known(Vec<NamedFrame>),
     /// No name, and why.
     Unknown(Reason),
 }
@@ -110,12 +110,12 @@ impl<'s> Object<'s> {
         path: &Path,
         debug_files: &dyn DebugFiles,
     ) -> Result<Self, Reason> {
-        Self::load_from(limits, Source::Borrowed(source), path, debug_files)
+        Self::load_from(limits, ByteSource::Borrowed(source), path, debug_files)
     }
 
     fn load_from(
         limits: Limits,
-        source: Source<'s>,
+        source: ByteSource<'s>,
         path: &Path,
         debug_files: &dyn DebugFiles,
     ) -> Result<Self, Reason> {
@@ -204,7 +204,7 @@ impl<'s> Object<'s> {
         &mut self,
         limits: Limits,
         elf: &Elf<'_>,
-        source: Source<'s>,
+        source: ByteSource<'s>,
         path: &Path,
         files: &dyn DebugFiles,
         has_symtab: bool,
@@ -229,7 +229,7 @@ impl<'s> Object<'s> {
                 }
                 if debug.find_contents(".debug_info").is_some() {
                     let places = vec![path.to_owned(), debug_path.clone()];
-                    let source = Source::Owned(Arc::clone(&source));
+                    let source = ByteSource::Owned(Arc::clone(&source));
                     self.use_debug_info(limits, &debug, source, &debug_path, files, places);
                 }
             }
@@ -241,7 +241,7 @@ impl<'s> Object<'s> {
         &mut self,
         limits: Limits,
         elf: &Elf<'_>,
-        source: Source<'s>,
+        source: ByteSource<'s>,
         path: &Path,
         files: &dyn DebugFiles,
         split_beside: Vec<PathBuf>,
@@ -268,7 +268,7 @@ impl Object<'static> {
         path: &Path,
         debug_files: &dyn DebugFiles,
     ) -> Result<Self, Reason> {
-        Self::load_from(limits, Source::Owned(source), path, debug_files)
+        Self::load_from(limits, ByteSource::Owned(source), path, debug_files)
     }
 }
 

@@ -23,14 +23,14 @@ pub trait ReadAt: Send + Sync {
 
 /// Bytes that are read for as long as the object is asked.
 #[derive(Clone)]
-pub(crate) enum Source<'s> {
+pub(crate) enum ByteSource<'s> {
     /// The caller's.
     Borrowed(&'s dyn ReadAt),
     /// A separate debug file.
     Owned(Arc<dyn ReadAt>),
 }
 
-impl Source<'_> {
+impl ByteSource<'_> {
     pub(crate) fn get(&self) -> &dyn ReadAt {
         match self {
             Self::Borrowed(source) => *source,

@@ -9,7 +9,7 @@ use std::path::Path;
 use std::process::Command;
 
 use build::run;
-use symbolizer::{Frame, Limits, NoDebugFiles, Object, Reason, Symbolized};
+use symbolizer::{Limits, NamedFrame, NoDebugFiles, Object, Reason, Symbolized};
 
 const ADDRESSES: u64 = 240;
 
@@ -26,7 +26,7 @@ fn addresses(path: &Path) -> Vec<u64> {
     functions.iter().step_by(step).map(|(start, size)| start + size * 2 / 3).collect()
 }
 
-fn frames(object: &Object, address: u64) -> Vec<Frame> {
+fn frames(object: &Object, address: u64) -> Vec<NamedFrame> {
     match object.symbolize(address) {
         Symbolized::Known(frames) => frames,
         Symbolized::Unknown(_) => Vec::new(),
@@ -51,7 +51,7 @@ fn binutils(path: &Path, addresses: &[u64]) -> Option<Vec<Vec<(String, String)>>
     Some(all)
 }
 
-fn place(frame: &Frame) -> String {
+fn place(frame: &NamedFrame) -> String {
     let file = frame.file.as_deref().map_or("??", |file| file.rsplit('/').next().unwrap_or(file));
     format!("{file}:{}", frame.line.map_or("?".into(), |line| line.to_string()))
 }

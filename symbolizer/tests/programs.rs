@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use build::{Program, run};
-use symbolizer::{DebugFiles, Frame, NoDebugFiles, Object, ReadAt, Reason, Symbolized};
+use symbolizer::{DebugFiles, NamedFrame, NoDebugFiles, Object, ReadAt, Reason, Symbolized};
 
 const C: &str = "\
 volatile int sink;
@@ -80,7 +80,7 @@ fn main() {
 ";
 
 /// All frames of the function with this linkage name, address by address.
-fn frames_of(object: &Object<'_>, program: &Program, is_it: impl Fn(&str) -> bool) -> Vec<Vec<Frame>> {
+fn frames_of(object: &Object<'_>, program: &Program, is_it: impl Fn(&str) -> bool) -> Vec<Vec<NamedFrame>> {
     let (start, size) = program.symbol(is_it);
     let known = (start..start + size).filter_map(|address| match object.symbolize(address) {
         Symbolized::Known(frames) => Some(frames),
@@ -91,11 +91,11 @@ fn frames_of(object: &Object<'_>, program: &Program, is_it: impl Fn(&str) -> boo
     frames
 }
 
-fn names(frames: &[Frame]) -> Vec<&str> {
+fn names(frames: &[NamedFrame]) -> Vec<&str> {
     frames.iter().map(|frame| &*frame.name).collect()
 }
 
-fn lines(frames: &[Frame]) -> Vec<Option<u32>> {
+fn lines(frames: &[NamedFrame]) -> Vec<Option<u32>> {
     frames.iter().map(|frame| frame.line).collect()
 }
 

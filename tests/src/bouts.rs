@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use profiler_core::rate::{Dither, PeriodTimeline};
-use profiler_core::stats::{Part, Window, window_ns};
+use profiler_core::stats::{Part, WindowSums, window_ns};
 
 /// A program whose long-run shares are known.
 #[derive(Clone, Debug)]
@@ -43,7 +43,7 @@ pub struct Sampling {
 #[derive(Clone, Debug, Default)]
 pub struct Run {
     /// The windows.
-    pub windows: Vec<Window>,
+    pub windows: Vec<WindowSums>,
     /// Each function's part in the windows; empty for one that was not sampled.
     pub functions: Vec<Vec<Part>>,
     /// The shares of this run, sampled or not.
@@ -127,7 +127,7 @@ struct Recorder {
     /// Where the windows end (ms).
     ends_ms: Vec<f64>,
     at: usize,
-    windows: Vec<Window>,
+    windows: Vec<WindowSums>,
     functions: Vec<BTreeMap<u32, Part>>,
 }
 
@@ -157,7 +157,7 @@ impl Recorder {
             tick_ns: dither.step_ns(),
             dither,
             at: 0,
-            windows: vec![Window::default(); ends_ms.len()],
+            windows: vec![WindowSums::default(); ends_ms.len()],
             ends_ms,
             functions: vec![BTreeMap::new(); functions],
         }

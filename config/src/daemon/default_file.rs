@@ -1,6 +1,6 @@
 //! The commented file, made from what is written above each setting.
 
-use crate::section::Section;
+use crate::section::SettingsSection;
 use crate::setting::quoted;
 
 const HEAD: &str =
@@ -14,7 +14,7 @@ pub(super) fn write(sections: &[String]) -> String {
 }
 
 /// The text of a section. One that may be repeated is a comment altogether.
-pub(super) fn section<S: Section>(header: &str, repeated: bool) -> String {
+pub(super) fn section<S: SettingsSection>(header: &str, repeated: bool) -> String {
     let mut text = comment(S::DOC);
     text += &format!("{}{header}\n", if repeated { "#" } else { "" });
     for key in S::keys() {

@@ -20,7 +20,7 @@ pub use sections::{
 pub use target::TargetSettings;
 
 use crate::SamplingSettings;
-use crate::problem::{Log, Problem};
+use crate::problem::{Log, SettingsProblem};
 use crate::section::Table;
 
 /// Longest file that is read: a thousand targets take a tenth of it.
@@ -102,7 +102,7 @@ impl DaemonSettings {
     /// # Errors
     ///
     /// Everything that is wrong with it, in the order of the file; never empty.
-    pub fn parse(bytes: &[u8]) -> Result<Self, Vec<Problem>> {
+    pub fn parse(bytes: &[u8]) -> Result<Self, Vec<SettingsProblem>> {
         let mut log = Log::default();
         let text = text(bytes, &mut log);
         let (root, errors) = DeTable::parse_recoverable(text);

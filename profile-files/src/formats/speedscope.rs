@@ -15,17 +15,17 @@ struct File<'a> {
     name: &'a str,
     exporter: &'static str,
     active_profile_index: usize,
-    shared: Shared<'a>,
-    profiles: Vec<Profile>,
+    shared: SharedFrames<'a>,
+    profiles: Vec<SpeedscopeProfile>,
 }
 
 #[derive(Serialize)]
-struct Shared<'a> {
-    frames: Vec<Frame<'a>>,
+struct SharedFrames<'a> {
+    frames: Vec<SpeedscopeFrame<'a>>,
 }
 
 #[derive(Serialize)]
-struct Frame<'a> {
+struct SpeedscopeFrame<'a> {
     name: &'a str,
     #[serde(skip_serializing_if = "Option::is_none")]
     file: Option<&'a str>,
@@ -34,7 +34,7 @@ struct Frame<'a> {
 /// Samples are stacks, root first, of indices into the frames; weights are in the unit.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
-struct Profile {
+struct SpeedscopeProfile {
     r#type: &'static str,
     name: String,
     unit: &'static str,
@@ -51,21 +51,21 @@ pub(super) fn write(profile: &SymbolizedProfile, out: &mut dyn Write) -> io::Res
         name: &profile.run.target,
         exporter: concat!("sweetspot ", env!("CARGO_PKG_VERSION")),
         active_profile_index: 0,
-        shared: Shared { frames: profile.functions.iter().map(frame).collect() },
+        shared: SharedFrames { frames: profile.functions.iter().map(frame).collect() },
         profiles: profiles(profile),
     };
     serde_json::to_writer(&mut *out, &file)?;
     writeln!(out)
 }
 
-fn frame(function: &Function) -> Frame<'_> {
-    Frame { name: &function.name, file: function.file.as_deref() }
+fn frame(function: &Function) -> SpeedscopeFrame<'_> {
+    SpeedscopeFrame { name: &function.name, file: function.file.as_deref() }
 }
 
-fn profiles(profile: &SymbolizedProfile) -> Vec<Profile> {
+fn profiles(profile: &SymbolizedProfile) -> Vec<SpeedscopeProfile> {
     let measure = &profile.run.measure;
     let of = if measure.is_cpu() { String::new() } else { format!(": {}", measure.in_words()) };
-    let named = profile.processes.iter().map(|process| Profile {
+    let named = profile.processes.iter().map(|process| SpeedscopeProfile {
         r#type: "sampled",
         name: format!("{} ({}){of}", process.comm, process.pid),
         unit: "nanoseconds",
@@ -74,7 +74,7 @@ fn profiles(profile: &SymbolizedProfile) -> Vec<Profile> {
         samples: Vec::new(),
         weights: Vec::new(),
     });
-    let mut profiles: Vec<Profile> = named.collect();
+    let mut profiles: Vec<SpeedscopeProfile> = named.collect();
     for stack in &profile.stacks {
         let of_process = &mut profiles[stack.process.0 as usize];
         of_process.samples.push(root_first(profile, stack).map(|function| function.0).collect());

@@ -8,7 +8,7 @@ use quick_xml::escape::escape;
 use rustc_hash::FxHashMap;
 
 use super::folded;
-use crate::functions::{Whole, wholes};
+use crate::functions::{InclusiveShare, wholes};
 use crate::names;
 
 /// Writes `profile` as a flame graph; widths are CPU time, or what the file holds in its place, in microseconds.
@@ -31,7 +31,7 @@ pub(super) fn write(profile: &SymbolizedProfile, out: &mut dyn Write) -> io::Res
 /// What the tooltip of a function adds to the figures of one of its frames: by its name, as it stands in the graph.
 fn intervals(profile: &SymbolizedProfile) -> FxHashMap<String, String> {
     let confidence = profile.run.how.confidence * 100.0;
-    let added = wholes(profile).into_iter().map(|(name, Whole { share, ends: (low, high) })| {
+    let added = wholes(profile).into_iter().map(|(name, InclusiveShare { share, ends: (low, high) })| {
         let [share, low, high] = [share, low, high].map(|part| part * 100.0);
         let text = format!("; in all {share:.2}%, {low:.2} to {high:.2}% at {confidence}% confidence");
         (escape(names::folded(name)).into_owned(), text)

@@ -52,7 +52,7 @@ pub fn render(profile: &SymbolizedProfile, table: &FunctionTable, view: View) ->
 }
 
 /// Lines with their labels.
-fn block(lines: &[summary::Line], width: usize) -> String {
+fn block(lines: &[summary::SummaryLine], width: usize) -> String {
     let mut out = String::new();
     lines.iter().for_each(|(label, text)| wrapped(&mut out, label, INDENT, text, width));
     out

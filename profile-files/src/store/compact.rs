@@ -8,11 +8,11 @@ use profiler_core::merge::{Merger, Range};
 use profiler_core::profile::SymbolizedProfile;
 
 use super::disk::Disk;
-use super::listing::{self, Entry};
+use super::listing::{self, StoredFile};
 use super::name::Level;
 use super::outbox::MOST_UNMERGED;
 use super::place;
-use super::plan::{self, Group, Now};
+use super::plan::{self, MergeGroup, Now};
 use super::seal::{self, Sealed};
 use super::stamp::Stamp;
 use super::time_range::TimeRanges;
@@ -66,7 +66,7 @@ impl<D: Disk> Store<D> {
         }
         self.merges.waits.retain(&self.index);
         let room = if self.merges.waits.is_empty() { 0 } else { self.room() };
-        let waits = |group: &Group| self.merges.waits.hold(group, now.monotonic_ns, room);
+        let waits = |group: &MergeGroup| self.merges.waits.hold(group, now.monotonic_ns, room);
         let classes = self.outboxes.classes(self.merges.most_unmerged);
         let class = |path: &Path| classes.of(path);
         let Some(group) =
@@ -100,12 +100,12 @@ impl<D: Disk> Store<D> {
     }
 
     /// Reads the files of a group and adds them up, no time twice.
-    fn merge(&mut self, group: &Group, may_go_on: &dyn Fn() -> bool) -> Result<Work, Unmerged> {
+    fn merge(&mut self, group: &MergeGroup, may_go_on: &dyn Fn() -> bool) -> Result<Work, Unmerged> {
         loop {
-            let found: Vec<Entry> =
+            let found: Vec<StoredFile> =
                 group.paths.iter().filter_map(|path| self.index.get(path).cloned()).collect();
             let choice = listing::choose(&found);
-            let counted: Vec<&Entry> = choice.counted.iter().map(|&at| &found[at]).collect();
+            let counted: Vec<&StoredFile> = choice.counted.iter().map(|&at| &found[at]).collect();
             let Some(profile) = self.sum(group, &counted, may_go_on)? else {
                 continue; // once more without what is gone: others may hold its time
             };
@@ -137,8 +137,8 @@ impl<D: Disk> Store<D> {
     /// The sum of the files; `None` if one of them is gone, or is damaged and was set aside.
     fn sum(
         &mut self,
-        group: &Group,
-        counted: &[&Entry],
+        group: &MergeGroup,
+        counted: &[&StoredFile],
         may_go_on: &dyn Fn() -> bool,
     ) -> Result<Option<SymbolizedProfile>, Unmerged> {
         let mut merger = Merger::new(EVER, group.level.bin_ns());

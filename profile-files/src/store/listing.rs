@@ -18,7 +18,7 @@ pub(crate) const DAMAGED: &str = "damaged";
 
 /// A file of the store, as far as its header tells.
 #[derive(Clone, Debug)]
-pub(crate) struct Entry {
+pub(crate) struct StoredFile {
     /// Its path in the store.
     pub(crate) path: PathBuf,
     /// What its name says.
@@ -33,7 +33,7 @@ pub(crate) struct Entry {
 #[derive(Debug, Default)]
 pub(crate) struct Listing {
     /// Files that look sound, in the order of their paths.
-    pub(crate) entries: Vec<Entry>,
+    pub(crate) entries: Vec<StoredFile>,
     /// Files that were changed, by their paths in the store.
     pub(crate) damaged: Vec<(PathBuf, Damage)>,
     /// Files that the disk does not give us, or not now, and why.
@@ -126,10 +126,10 @@ impl Listing {
             Ok(opened) => opened,
             Err(error) => return self.refused(path, error),
         };
-        let mut file = Asked { file, refused: None };
+        let mut file = ErrorKeepingFile { file, refused: None };
         let stamp = seal::stamp(&name, &mut file);
         match (stamp, file.refused) {
-            (Ok(stamp), _) => self.entries.push(Entry { path, name, stamp, size }),
+            (Ok(stamp), _) => self.entries.push(StoredFile { path, name, stamp, size }),
             (Err(_), Some(error)) => self.refused(path, error),
             (Err(damage), None) => self.damaged.push((path, damage)),
         }
@@ -137,13 +137,13 @@ impl Listing {
 }
 
 /// A file whose reader does not tell a disk that refuses from bytes that make no sense.
-struct Asked {
+struct ErrorKeepingFile {
     file: File,
     /// What the disk said.
     refused: Option<io::Error>,
 }
 
-impl Read for Asked {
+impl Read for ErrorKeepingFile {
     fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
         self.file.read(bytes).map_err(|error| {
             let kind = error.kind();
@@ -179,7 +179,7 @@ pub(crate) struct Choice {
 }
 
 /// Chooses files so that no time of a target is counted twice: the largest first.
-pub(crate) fn choose(entries: &[Entry]) -> Choice {
+pub(crate) fn choose(entries: &[StoredFile]) -> Choice {
     let mut order: Vec<usize> = (0..entries.len()).collect();
     order.sort_by_key(|&at| {
         std::cmp::Reverse((entries[at].stamp.time_ranges.length_ns(), entries[at].name.level))

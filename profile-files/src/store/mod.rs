@@ -62,22 +62,24 @@ use profiler_core::profile::SymbolizedProfile;
 
 pub use cursor::Cursor;
 pub use disk::{Disk, Op, RealDisk};
-pub use outbox::{ANOTHER_TURN_NS, Export, OutboxFile, Outboxes, Position, SendFault, SendOutcome, Tally};
+pub use outbox::{
+    ANOTHER_TURN_NS, Export, ExportTally, OutboxFile, Outboxes, Position, SendFault, SendOutcome,
+};
 pub use parts::PartsLeft;
 pub use plan::Now;
-pub use read::{IsWanted, Query, Reading, read};
+pub use read::{IsWanted, Query, RangeReading, read};
 pub use seal::Damage;
 pub use spool::{Spool, SpoolReadError};
 pub use stamp::Stamp;
-pub use terms::{Counters, NotKept, Settings, StoreError, Waiting, Window};
+pub use terms::{Counters, NotKept, StoreError, StoreTerms, TargetWindow, UnmergedFiles};
 pub use time_range::TimeRanges;
 pub use unpack::{NotRead, read_file};
 
 use compact::MergeQueue;
-use index::Index;
-use listing::{DAMAGED, Entry};
+use index::FileIndex;
+use listing::{DAMAGED, StoredFile};
 use name::Level;
-use place::Held;
+use place::HeldFolder;
 use seal::Sealed;
 use time_range::{CountedTime, Overlap, TimeRange};
 
@@ -85,9 +87,9 @@ use time_range::{CountedTime, Overlap, TimeRange};
 #[derive(Debug)]
 pub struct Store<D = RealDisk> {
     folder: PathBuf,
-    settings: Settings,
+    settings: StoreTerms,
     disk: D,
-    index: Index,
+    index: FileIndex,
     /// Damaged files and the room they take.
     damaged: BTreeMap<PathBuf, u64>,
     merges: MergeQueue,
@@ -97,14 +99,14 @@ pub struct Store<D = RealDisk> {
     /// Files of a folder that was removed, until there is one again.
     taken: BTreeSet<PathBuf>,
     counters: Counters,
-    notes: Notes,
+    notes: StoreNotes,
     /// When it was looked what others did in the folder (ns).
     looked_ns: u64,
     /// When it was looked what is too old (ns).
     expired_ns: u64,
     written_aside: u64,
     /// Held as long as the store is; none while somebody has taken the folder away.
-    held: Option<Held>,
+    held: Option<HeldFolder>,
 }
 
 impl<D: Disk> Store<D> {
@@ -113,7 +115,12 @@ impl<D: Disk> Store<D> {
     /// # Errors
     ///
     /// If there is no room, or the disk refuses; the window is then counted as dropped, and the store is as it was.
-    pub fn write(&mut self, now: &Now, window: Window, profile: &SymbolizedProfile) -> Result<(), NotKept> {
+    pub fn write(
+        &mut self,
+        now: &Now,
+        window: TargetWindow,
+        profile: &SymbolizedProfile,
+    ) -> Result<(), NotKept> {
         let kept = self.try_write(now, window, profile);
         match &kept {
             Ok(()) => self.counters.written += 1,
@@ -123,7 +130,12 @@ impl<D: Disk> Store<D> {
         kept
     }
 
-    fn try_write(&mut self, now: &Now, window: Window, profile: &SymbolizedProfile) -> Result<(), NotKept> {
+    fn try_write(
+        &mut self,
+        now: &Now,
+        window: TargetWindow,
+        profile: &SymbolizedProfile,
+    ) -> Result<(), NotKept> {
         self.stay(now.monotonic_ns).map_err(|error| NotKept::Refused(io::Error::other(error)))?;
         let time_range = TimeRange {
             boot: window.boot,
@@ -180,7 +192,7 @@ impl<D: Disk> Store<D> {
         }
         let is_synced = self.sync(&day);
         let size = listing::room(sealed.bytes.len() as u64);
-        self.index.insert(Entry { path, name: sealed.name.clone(), stamp, size });
+        self.index.insert(StoredFile { path, name: sealed.name.clone(), stamp, size });
         Ok(is_synced)
     }
 
@@ -234,7 +246,7 @@ impl<D: Disk> Store<D> {
     }
 
     /// Other bounds are in force from the next change on.
-    pub fn rebound(&mut self, settings: Settings) {
+    pub fn rebound(&mut self, settings: StoreTerms) {
         self.settings = settings;
     }
 
@@ -280,7 +292,7 @@ impl<D: Disk> Store<D> {
     ///
     /// If the folder or a file in it cannot be read.
     #[cfg(test)]
-    pub(crate) fn read(&mut self, query: &Query) -> Result<Reading, StoreError> {
+    pub(crate) fn read(&mut self, query: &Query) -> Result<RangeReading, StoreError> {
         let reading = read(&self.folder, query, &|| true)?;
         self.check(&reading.damaged.iter().map(|(path, _)| path.clone()).collect::<Vec<_>>());
         Ok(reading)
@@ -309,7 +321,7 @@ impl<D: Disk> Store<D> {
     }
 
     /// What waits to be merged, by the monotonic clock.
-    pub fn waiting(&self, now_ns: u64) -> Waiting {
+    pub fn waiting(&self, now_ns: u64) -> UnmergedFiles {
         self.merges.waits.shown(now_ns)
     }
 
@@ -322,7 +334,7 @@ impl<D: Disk> Store<D> {
 
 /// What happened to a store that an operator should hear of for a while, and when (ns).
 #[derive(Debug, Default)]
-struct Notes {
+struct StoreNotes {
     /// Its folder was made anew.
     remade: Option<(u64, String)>,
     /// Somebody removed files of it.
@@ -331,7 +343,7 @@ struct Notes {
     crowded: Option<(u64, String)>,
 }
 
-impl Notes {
+impl StoreNotes {
     /// So long it is heard of (ns).
     const SHOWN_NS: u64 = 3_600_000_000_000;
 

@@ -9,13 +9,13 @@ use jiff::civil::Date;
 
 use super::compact::MergeQueue;
 use super::disk::Disk;
-use super::index::Index;
-use super::listing::{self, Choice, DAMAGED, Entry, Listing};
+use super::index::FileIndex;
+use super::listing::{self, Choice, DAMAGED, Listing, StoredFile};
 use super::name::{ENDING, Name};
 use super::outbox::Outboxes;
-use super::place::{self, Held};
+use super::place::{self, HeldFolder};
 use super::waiting::Waits;
-use super::{Counters, Notes, Settings, Store, StoreError, seal};
+use super::{Counters, Store, StoreError, StoreNotes, StoreTerms, seal};
 
 /// Most non-files (folders, links) that are remembered, of those that appear while the store is open.
 const MOST_LEFT_ALONE: usize = 1000;
@@ -27,20 +27,20 @@ impl<D: Disk> Store<D> {
     /// # Errors
     ///
     /// If another process has it open, or it cannot be read and written.
-    pub fn open(folder: &Path, settings: Settings, mut disk: D) -> Result<Self, StoreError> {
-        let held = Held::take(folder, &mut disk)?;
+    pub fn open(folder: &Path, settings: StoreTerms, mut disk: D) -> Result<Self, StoreError> {
+        let held = HeldFolder::take(folder, &mut disk)?;
         let mut store = Self {
             folder: folder.to_owned(),
             settings,
             disk,
-            index: Index::default(),
+            index: FileIndex::default(),
             damaged: BTreeMap::new(),
             merges: MergeQueue::default(),
             outboxes: Outboxes::default(),
             left_alone: BTreeMap::new(),
             taken: BTreeSet::new(),
             counters: Counters::default(),
-            notes: Notes::default(),
+            notes: StoreNotes::default(),
             expired_ns: 0,
             looked_ns: 0,
             written_aside: 0,
@@ -71,11 +71,11 @@ impl<D: Disk> Store<D> {
         }
         self.taken.extend(self.index.keys().chain(self.damaged.keys()).cloned());
         self.held = None; // a copy of the folder may hold the same lock
-        self.index = Index::default();
+        self.index = FileIndex::default();
         self.damaged = BTreeMap::new();
         self.left_alone = BTreeMap::new();
         self.merges.waits = Waits::default();
-        self.held = Some(Held::take(&self.folder, &mut self.disk)?);
+        self.held = Some(HeldFolder::take(&self.folder, &mut self.disk)?);
         self.load()?;
         self.outboxes.rebuild(&self.index);
         self.counters.remade += 1;
@@ -161,7 +161,7 @@ impl<D: Disk> Store<D> {
     /// as fast as a small one.
     fn unproved(
         &mut self,
-        entries: &[Entry],
+        entries: &[StoredFile],
         choice: &Choice,
         whole: &mut BTreeSet<PathBuf>,
         unreadable: &mut Vec<(PathBuf, io::Error)>,

@@ -18,8 +18,8 @@ use config::Pattern;
 use rustc_hash::FxHashMap;
 use serde::{Deserialize, Serialize};
 
-use super::index::Index;
-use super::listing::{self, Entry};
+use super::index::FileIndex;
+use super::listing::{self, StoredFile};
 use super::parts::PartsLeft;
 use super::plan::Now;
 use super::time_range::{TimeRange, TimeRanges};
@@ -133,7 +133,7 @@ enum Hold {
 
 /// A file that waits.
 #[derive(Debug)]
-struct Waiting {
+struct WaitingFile {
     target: String,
     time_ranges: TimeRanges,
     /// Windows in it, as far as is known.
@@ -198,7 +198,7 @@ impl SendOutcome {
 
 /// Windows of an export since the daemon began.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Tally {
+pub struct ExportTally {
     /// Acknowledged.
     pub pushed: u64,
     /// Not taken.
@@ -221,13 +221,13 @@ struct Outbox {
     export: Export,
     position: Position,
     /// Files by their paths, which is by their begin.
-    waiting: BTreeMap<PathBuf, Waiting>,
-    tally: Tally,
+    waiting: BTreeMap<PathBuf, WaitingFile>,
+    tally: ExportTally,
 }
 
 impl Outbox {
     /// Has `entries` wait that are to be sent. Those that it gets since its settings have changed are none of them.
-    fn adopt<'e>(&mut self, entries: impl Iterator<Item = &'e Entry>) {
+    fn adopt<'e>(&mut self, entries: impl Iterator<Item = &'e StoredFile>) {
         let before: Vec<Pattern> =
             self.position.targets.iter().filter_map(|text| text.parse().ok()).collect();
         self.position.targets = texts(&self.export.targets);
@@ -247,10 +247,17 @@ impl Outbox {
         self.position.in_parts.retain(|path, _| self.waiting.contains_key(path));
     }
 
-    fn add(&mut self, entry: &Entry, windows: u64) {
+    fn add(&mut self, entry: &StoredFile, windows: u64) {
         let (target, time_ranges) = (entry.stamp.target.clone(), entry.stamp.time_ranges.clone());
-        let waiting =
-            Waiting { target, time_ranges, windows, failed: 0, failed_ns: 0, blamed: 0, hold: Hold::Free };
+        let waiting = WaitingFile {
+            target,
+            time_ranges,
+            windows,
+            failed: 0,
+            failed_ns: 0,
+            blamed: 0,
+            hold: Hold::Free,
+        };
         self.waiting.entry(entry.path.clone()).or_insert(waiting);
     }
 
@@ -269,7 +276,7 @@ impl Outbox {
     /// is well, one of these has another turn.
     fn take(&mut self, now_ns: u64, is_well: bool) -> Option<OutboxFile> {
         let free = || self.waiting.iter().filter(|(_, waiting)| waiting.hold == Hold::Free);
-        let is_due = |waiting: &Waiting| {
+        let is_due = |waiting: &WaitingFile| {
             waiting.failed > 0 && now_ns.saturating_sub(waiting.failed_ns) >= ANOTHER_TURN_NS
         };
         let again = free().find(|(_, waiting)| is_well && is_due(waiting));
@@ -310,8 +317,8 @@ impl Outbox {
         }
     }
 
-    fn tally(&self, now: &Now) -> Tally {
-        let ended = |waiting: &Waiting| {
+    fn tally(&self, now: &Now) -> ExportTally {
+        let ended = |waiting: &WaitingFile| {
             let ago = waiting.time_ranges.iter().map(|time_range| match time_range.boot == now.boot {
                 true => now.monotonic_ns.saturating_sub(time_range.to_ns),
                 false => now.unix_ns.saturating_sub(time_range.span().to_unix_ns),
@@ -320,16 +327,16 @@ impl Outbox {
         };
         let pending = self.waiting.values().map(|waiting| waiting.windows).sum();
         let lag_ns = self.waiting.values().next().map_or(0, ended);
-        Tally { pending, lag_ns, ..self.tally }
+        ExportTally { pending, lag_ns, ..self.tally }
     }
 }
 
 /// The queues of all exports. Clones are the same.
 #[derive(Clone, Debug, Default)]
-pub struct Outboxes(Arc<Shared>);
+pub struct Outboxes(Arc<SharedOutboxes>);
 
 #[derive(Debug, Default)]
-struct Shared {
+struct SharedOutboxes {
     all: Mutex<Vec<Outbox>>,
     changed: Condvar,
 }
@@ -357,7 +364,7 @@ impl Outboxes {
         &self,
         exports: &[Export],
         mut positions: BTreeMap<String, Position>,
-        index: &Index,
+        index: &FileIndex,
     ) -> Vec<(String, Position)> {
         let mut all = self.all();
         if all.iter().map(|outbox| &outbox.export).eq(exports) {
@@ -365,7 +372,7 @@ impl Outboxes {
         }
         let mut before: BTreeMap<String, Outbox> =
             all.drain(..).map(|outbox| (outbox.export.name.clone(), outbox)).collect();
-        let entries: Vec<Entry> = index.values().cloned().collect();
+        let entries: Vec<StoredFile> = index.values().cloned().collect();
         let counted = listing::choose(&entries).counted;
         let mut changed = Vec::new();
         for export in exports {
@@ -380,7 +387,7 @@ impl Outboxes {
                     export: export.clone(),
                     position,
                     waiting: BTreeMap::new(),
-                    tally: Tally::default(),
+                    tally: ExportTally::default(),
                 },
                 (None, None) => continue,
             };
@@ -394,7 +401,7 @@ impl Outboxes {
     }
 
     /// A window was written.
-    pub(super) fn wrote(&self, entry: &Entry) {
+    pub(super) fn wrote(&self, entry: &StoredFile) {
         let mut all = self.all();
         let (target, time_ranges) = (&entry.stamp.target, &entry.stamp.time_ranges);
         let mut is_wanted = false;
@@ -411,7 +418,7 @@ impl Outboxes {
     }
 
     /// Files were merged into one.
-    pub(super) fn merged(&self, sources: &[PathBuf], entry: &Entry) {
+    pub(super) fn merged(&self, sources: &[PathBuf], entry: &StoredFile) {
         for outbox in self.all().iter_mut() {
             let gone = sources.iter().filter_map(|path| outbox.waiting.remove(path));
             let windows: u64 = gone.map(|waiting| waiting.windows).sum();
@@ -427,7 +434,7 @@ impl Outboxes {
     }
 
     /// No other files are in the store.
-    pub(super) fn keep_only(&self, index: &Index) {
+    pub(super) fn keep_only(&self, index: &FileIndex) {
         for outbox in self.all().iter_mut() {
             let gone: Vec<PathBuf> =
                 outbox.waiting.keys().filter(|path| !index.contains_key(*path)).cloned().collect();
@@ -436,12 +443,12 @@ impl Outboxes {
     }
 
     /// The folder is another: these are the files in it.
-    pub(super) fn rebuild(&self, index: &Index) {
+    pub(super) fn rebuild(&self, index: &FileIndex) {
         if self.all().is_empty() {
             return;
         }
         self.keep_only(index);
-        let entries: Vec<Entry> = index.values().cloned().collect();
+        let entries: Vec<StoredFile> = index.values().cloned().collect();
         let counted = listing::choose(&entries).counted;
         self.all().iter_mut().for_each(|outbox| outbox.adopt(counted.iter().map(|&at| &entries[at])));
         self.wake();
@@ -563,7 +570,7 @@ impl Outboxes {
     }
 
     /// How each export is; nothing while somebody else looks.
-    pub fn try_tallies(&self, now: &Now) -> Option<BTreeMap<String, Tally>> {
+    pub fn try_tallies(&self, now: &Now) -> Option<BTreeMap<String, ExportTally>> {
         let all = self.0.all.try_lock().ok()?;
         Some(all.iter().map(|outbox| (outbox.export.name.clone(), outbox.tally(now))).collect())
     }
@@ -582,14 +589,14 @@ mod tests {
     const SECOND: u64 = 1_000_000_000;
     const DAY: u64 = 86_400 * SECOND;
 
-    fn entry(target: &str, second: u64) -> Entry {
+    fn entry(target: &str, second: u64) -> StoredFile {
         let from_ns = second * SECOND;
         let time_range =
             TimeRange { boot: "boot".into(), from_ns, to_ns: from_ns + SECOND, begin_unix_ns: DAY + from_ns };
         let stamp =
             Stamp::new(Level::Window, target.into(), BTreeMap::new(), TimeRanges::new(vec![time_range]));
         let name = Name::of(&stamp);
-        Entry { path: name.path(), name, stamp, size: 4096 }
+        StoredFile { path: name.path(), name, stamp, size: 4096 }
     }
 
     fn now(second: u64) -> Now {
@@ -600,7 +607,7 @@ mod tests {
         let targets = targets.iter().map(|text| text.parse().unwrap()).collect();
         let export = Export { name: "a".into(), targets };
         let position = Position::new(now(0), &export);
-        Outbox { export, position, waiting: BTreeMap::new(), tally: Tally::default() }
+        Outbox { export, position, waiting: BTreeMap::new(), tally: ExportTally::default() }
     }
 
     #[test]

@@ -55,7 +55,7 @@ pub(super) fn is_folder(path: &Path) -> io::Result<bool> {
 }
 
 /// Device and inode.
-type Identity = (u64, u64);
+type FolderIdentity = (u64, u64);
 
 /// Within this a process that was started runs its own program.
 const TO_START: Duration = Duration::from_millis(300);
@@ -63,12 +63,12 @@ const AGAIN_AFTER: Duration = Duration::from_millis(10);
 
 /// A folder and the right to change what is in it.
 #[derive(Debug)]
-pub(super) struct Held {
-    folder: Identity,
+pub(super) struct HeldFolder {
+    folder: FolderIdentity,
     lock: File,
 }
 
-impl Held {
+impl HeldFolder {
     /// Makes the folder if it is missing, and locks it.
     ///
     /// # Errors
@@ -95,7 +95,7 @@ impl Held {
 
     /// Whether the folder of this name and its lock are those that are held. What cannot be looked at may be.
     pub(super) fn is_at(&self, folder: &Path) -> bool {
-        let is_same = |found: io::Result<fs::Metadata>, held: Identity| match found {
+        let is_same = |found: io::Result<fs::Metadata>, held: FolderIdentity| match found {
             Ok(found) => identity(&found) == held,
             Err(error) => !matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory),
         };
@@ -116,7 +116,7 @@ fn lock_soon(file: &File) -> Result<(), fs::TryLockError> {
     }
 }
 
-fn identity(found: &fs::Metadata) -> Identity {
+fn identity(found: &fs::Metadata) -> FolderIdentity {
     (found.dev(), found.ino())
 }
 

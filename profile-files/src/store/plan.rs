@@ -7,9 +7,9 @@ use std::path::{Path, PathBuf};
 use profiler_core::merge::Range;
 use serde::{Deserialize, Serialize};
 
-use super::Settings;
-use super::index::Index;
-use super::listing::Entry;
+use super::StoreTerms;
+use super::index::FileIndex;
+use super::listing::StoredFile;
 use super::name::Level;
 use super::time_range::TimeRanges;
 
@@ -33,14 +33,14 @@ pub struct Now {
 }
 
 /// The files all of whose time is more than the age ago.
-pub(crate) fn expired(index: &Index, age_ns: u64, now: &Now) -> Vec<PathBuf> {
-    let is_old = |entry: &&Entry| since(entry, now) > age_ns;
+pub(crate) fn expired(index: &FileIndex, age_ns: u64, now: &Now) -> Vec<PathBuf> {
+    let is_old = |entry: &&StoredFile| since(entry, now) > age_ns;
     index.values().filter(is_old).map(|entry| entry.path.clone()).collect()
 }
 
 /// How long ago a file's time ended (ns). Of this boot the monotonic clock tells, so that a wall clock that jumps ahead does
 /// not make today's profiles old.
-fn since(entry: &Entry, now: &Now) -> u64 {
+fn since(entry: &StoredFile, now: &Now) -> u64 {
     let ago = entry.stamp.time_ranges.iter().map(|time_range| {
         if time_range.boot == now.boot {
             now.monotonic_ns.saturating_sub(time_range.to_ns)
@@ -52,9 +52,9 @@ fn since(entry: &Entry, now: &Now) -> u64 {
 }
 
 /// The oldest files that together take at least this room.
-pub(crate) fn oldest(index: &Index, room: u64) -> Vec<PathBuf> {
+pub(crate) fn oldest(index: &FileIndex, room: u64) -> Vec<PathBuf> {
     let mut freed = 0;
-    let enough = |entry: &&Entry| {
+    let enough = |entry: &&StoredFile| {
         let needed = freed < room;
         freed += entry.size;
         needed
@@ -64,7 +64,7 @@ pub(crate) fn oldest(index: &Index, room: u64) -> Vec<PathBuf> {
 
 /// Files to be merged into one.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Group {
+pub(crate) struct MergeGroup {
     /// What they become.
     pub(crate) level: Level,
     /// Their paths, two at least.
@@ -77,13 +77,13 @@ type GroupKey<'e> = (u64, &'e str, &'e BTreeMap<String, String>, u16);
 /// The next files to be merged, the oldest first; none of those at paths that shall wait. Files are merged with others of their
 /// class; those of class 0 become days, and those of none stay as they are.
 pub(crate) fn next_group(
-    index: &Index,
-    settings: &Settings,
+    index: &FileIndex,
+    settings: &StoreTerms,
     now: &Now,
     days_first: bool,
     class: impl Fn(&Path) -> Option<u16>,
-    waits: impl Fn(&Group) -> bool,
-) -> Option<Group> {
+    waits: impl Fn(&MergeGroup) -> bool,
+) -> Option<MergeGroup> {
     let of_level = |level: Level| match level {
         Level::Day => {
             let of_none = |path: &Path| class(path).filter(|class| *class == 0);
@@ -98,15 +98,15 @@ pub(crate) fn next_group(
 /// Files that begin in the same span of `length_s`, ended `after_ns` ago, and are to be merged into one of this level: once
 /// the span is over, and meanwhile in batches, so that the last hour is not read window by window.
 fn groups(
-    index: &Index,
+    index: &FileIndex,
     level: Level,
     length_s: u64,
     after_ns: u64,
     now: &Now,
     class: &dyn Fn(&Path) -> Option<u16>,
-) -> Vec<Group> {
+) -> Vec<MergeGroup> {
     let is_over = |end_unix_ns: u64| end_unix_ns.saturating_add(after_ns) <= now.unix_ns;
-    let mut groups: BTreeMap<GroupKey<'_>, Vec<&Entry>> = BTreeMap::new();
+    let mut groups: BTreeMap<GroupKey<'_>, Vec<&StoredFile>> = BTreeMap::new();
     for entry in index.values().filter(|entry| entry.name.level <= level) {
         if is_over(entry.name.span().to_unix_ns)
             && let Some(class) = class(&entry.path)
@@ -116,7 +116,7 @@ fn groups(
             groups.entry(key).or_default().push(entry);
         }
     }
-    let is_due = |begin_s: u64, entries: &[&Entry]| {
+    let is_due = |begin_s: u64, entries: &[&StoredFile]| {
         let smaller = entries.iter().filter(|entry| entry.name.level < level).count();
         smaller >= BATCH || is_over((begin_s + length_s).saturating_mul(SECOND_NS))
     };
@@ -124,18 +124,20 @@ fn groups(
         .into_iter()
         .flat_map(|((begin_s, ..), entries)| parts(entries).into_iter().map(move |part| (begin_s, part)));
     let worthwhile = parts.filter(|(begin_s, part)| part.len() > 1 && is_due(*begin_s, part));
-    let group =
-        |part: Vec<&Entry>| Group { level, paths: part.iter().map(|entry| entry.path.clone()).collect() };
+    let group = |part: Vec<&StoredFile>| MergeGroup {
+        level,
+        paths: part.iter().map(|entry| entry.path.clone()).collect(),
+    };
     worthwhile.map(|(_, part)| group(part)).collect()
 }
 
 /// As few parts as have room in a header each. Time that goes on from file to file is one piece of it.
-fn parts(entries: Vec<&Entry>) -> Vec<Vec<&Entry>> {
-    let bytes = |entry: &&Entry| entry.stamp.time_ranges.written_bytes();
+fn parts(entries: Vec<&StoredFile>) -> Vec<Vec<&StoredFile>> {
+    let bytes = |entry: &&StoredFile| entry.stamp.time_ranges.written_bytes();
     if entries.iter().map(bytes).sum::<usize>() <= MAX_STRETCHES_BYTES {
         return vec![entries];
     }
-    let mut parts: Vec<Vec<&Entry>> = Vec::new();
+    let mut parts: Vec<Vec<&StoredFile>> = Vec::new();
     let mut all = TimeRanges::default();
     for entry in entries {
         let more = TimeRanges::union([&all, &entry.stamp.time_ranges].into_iter());

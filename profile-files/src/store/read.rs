@@ -10,7 +10,7 @@ use profiler_core::merge::{Merger, Range};
 use profiler_core::profile::SymbolizedProfile;
 
 use super::StoreError;
-use super::listing::{self, Entry, Listing};
+use super::listing::{self, Listing, StoredFile};
 use super::name::{Name, date_of, slug};
 use super::plan;
 use super::seal::Damage;
@@ -34,7 +34,7 @@ pub struct Query {
 
 /// What was read.
 #[derive(Debug)]
-pub struct Reading {
+pub struct RangeReading {
     /// The sum.
     pub profile: SymbolizedProfile,
     /// Time that was watched, by target (ns).
@@ -68,7 +68,7 @@ impl Query {
         in_time && (self.targets.is_empty() || self.targets.iter().any(|target| slug(target) == name.slug))
     }
 
-    fn wants(&self, entry: &Entry) -> bool {
+    fn wants(&self, entry: &StoredFile) -> bool {
         let stamp = &entry.stamp;
         let has = |(label, text): (&String, &String)| stamp.labels.get(label) == Some(text);
         (self.targets.is_empty() || self.targets.contains(&stamp.target)) && self.labels.iter().all(has)
@@ -91,7 +91,7 @@ pub type IsWanted<'a> = &'a (dyn Fn() -> bool + Sync);
 ///
 /// If the folder cannot be read, or nobody wants it any more. A file that is damaged or cannot be read is none: that is told
 /// beside what is sound.
-pub fn read(folder: &Path, query: &Query, is_wanted: IsWanted<'_>) -> Result<Reading, StoreError> {
+pub fn read(folder: &Path, query: &Query, is_wanted: IsWanted<'_>) -> Result<RangeReading, StoreError> {
     for _ in 0..ATTEMPTS {
         match attempt(folder, query, is_wanted) {
             Ok(reading) => return Ok(reading),
@@ -102,7 +102,7 @@ pub fn read(folder: &Path, query: &Query, is_wanted: IsWanted<'_>) -> Result<Rea
     Err(StoreError::Restless(folder.to_owned()))
 }
 
-fn attempt(folder: &Path, query: &Query, is_wanted: IsWanted<'_>) -> Result<Reading, Failed> {
+fn attempt(folder: &Path, query: &Query, is_wanted: IsWanted<'_>) -> Result<RangeReading, Failed> {
     let unreadable = |cause| Failed::Store(StoreError::Unreadable { path: folder.to_owned(), cause });
     let may_want = |name: &Name| query.may_want(name) && is_wanted();
     let listing = listing::list(folder, query.days(), may_want).map_err(unreadable)?;
@@ -145,7 +145,7 @@ impl Sum {
     fn of(
         folder: &Path,
         query: &Query,
-        entries: Vec<&Entry>,
+        entries: Vec<&StoredFile>,
         is_wanted: IsWanted<'_>,
     ) -> Result<Self, Failed> {
         let merger = Merger::new(query.range, query.range.bin_ns());
@@ -176,7 +176,7 @@ impl Sum {
     }
 
     /// What a file holds was kept, also where the middle of its window is not in the range.
-    fn add(&mut self, query: &Query, entry: &Entry, profile: &SymbolizedProfile) {
+    fn add(&mut self, query: &Query, entry: &StoredFile, profile: &SymbolizedProfile) {
         let inside = |span: Range| Range {
             from_unix_ns: span.from_unix_ns.max(query.range.from_unix_ns),
             to_unix_ns: span.to_unix_ns.min(query.range.to_unix_ns),
@@ -198,8 +198,8 @@ impl Sum {
         damaged: Vec<(PathBuf, Damage)>,
         unreadable: Vec<(PathBuf, io::Error)>,
         overlapping: Vec<PathBuf>,
-    ) -> Reading {
-        Reading {
+    ) -> RangeReading {
+        RangeReading {
             profile: self.merger.finish(),
             targets: self.targets,
             gaps: plan::gaps(query.range, self.spans),

@@ -23,7 +23,7 @@ use profiler_core::profile::SymbolizedProfile;
 use super::name::{ENDING, Name};
 use super::stamp::Stamp;
 use super::time_range::{TimeRange, TimeRanges};
-use super::{Damage, Disk, Store, Window, listing, place, seal};
+use super::{Damage, Disk, Store, TargetWindow, listing, place, seal};
 use crate::store::disk::create;
 use crate::store::name::Level;
 
@@ -32,10 +32,10 @@ pub(super) const UNNAMED: &str = "unnamed";
 
 /// The folder of windows that wait. Clones are the same.
 #[derive(Clone, Debug)]
-pub struct Spool(Arc<Shared>);
+pub struct Spool(Arc<SharedSpool>);
 
 #[derive(Debug)]
-struct Shared {
+struct SharedSpool {
     folder: PathBuf,
     /// Room that all files may take (bytes).
     most_bytes: AtomicU64,
@@ -79,7 +79,7 @@ impl Spool {
         }
         let (most_bytes, files) = (AtomicU64::new(most_bytes), Mutex::new(files));
         let (written, spare) = (AtomicU64::new(0), Mutex::default());
-        Self(Arc::new(Shared { folder, most_bytes, written, files, spare }))
+        Self(Arc::new(SharedSpool { folder, most_bytes, written, files, spare }))
     }
 
     /// It may take so much room from now on (bytes).
@@ -103,8 +103,8 @@ impl Spool {
     /// # Errors
     ///
     /// If there is no room for it, or the disk refuses.
-    pub fn write(&self, window: Window, profile: &SymbolizedProfile) -> io::Result<String> {
-        let Window { target, labels, boot, from_ns, to_ns } = window;
+    pub fn write(&self, window: TargetWindow, profile: &SymbolizedProfile) -> io::Result<String> {
+        let TargetWindow { target, labels, boot, from_ns, to_ns } = window;
         let time_range = TimeRange { boot, from_ns, to_ns, begin_unix_ns: profile.run.start_unix_ns };
         let stamp = Stamp::new(Level::Window, target, labels, TimeRanges::new(vec![time_range]));
         let sealed = seal::seal_for_now(&stamp, profile)?;
@@ -134,7 +134,7 @@ impl Spool {
     /// # Errors
     ///
     /// If it cannot be read, or a bit of it is not as it was written.
-    pub fn read(&self, file: &str) -> Result<(Window, SymbolizedProfile), SpoolReadError> {
+    pub fn read(&self, file: &str) -> Result<(TargetWindow, SymbolizedProfile), SpoolReadError> {
         let bytes = place::read(&self.0.folder.join(file))?;
         // Its day has no folder of its own here.
         let name = Name::parse(Path::new(&file.replacen('_', "/", 1))).ok_or(Damage::Name)?;
@@ -145,7 +145,7 @@ impl Spool {
             return Err(Damage::Stamp.into());
         };
         let TimeRange { boot, from_ns, to_ns, .. } = time_range.clone();
-        Ok((Window { target: stamp.target, labels: stamp.labels, boot, from_ns, to_ns }, profile))
+        Ok((TargetWindow { target: stamp.target, labels: stamp.labels, boot, from_ns, to_ns }, profile))
     }
 
     /// An empty file under a hidden name: one that is left of an earlier window, or a new one.
@@ -189,7 +189,7 @@ impl Spool {
     }
 }
 
-impl Drop for Shared {
+impl Drop for SharedSpool {
     /// Where a process is killed, the next one removes what is left.
     fn drop(&mut self) {
         let spare = self.spare.get_mut().unwrap_or_else(PoisonError::into_inner);
@@ -204,8 +204,8 @@ fn open_again(path: &Path) -> io::Result<File> {
 
 impl<D: Disk> Store<D> {
     /// Whether some of this window's time is kept already.
-    pub fn has_time_of(&self, window: &Window) -> bool {
-        let Window { boot, from_ns, to_ns, .. } = window.clone();
+    pub fn has_time_of(&self, window: &TargetWindow) -> bool {
+        let TargetWindow { boot, from_ns, to_ns, .. } = window.clone();
         let time_ranges = TimeRanges::new(vec![TimeRange { boot, from_ns, to_ns, begin_unix_ns: 0 }]);
         !self.is_free(&window.target, &time_ranges)
     }

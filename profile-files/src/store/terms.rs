@@ -8,7 +8,7 @@ use serde::Serialize;
 
 /// How much is kept.
 #[derive(Clone, Copy, Debug)]
-pub struct Settings {
+pub struct StoreTerms {
     /// How long (ns).
     pub age_ns: u64,
     /// How much (bytes), rounded up to blocks file by file.
@@ -21,7 +21,7 @@ pub struct Settings {
 
 /// A window of a target. Its wall clock and length are those of the profile's run.
 #[derive(Clone, Debug)]
-pub struct Window {
+pub struct TargetWindow {
     /// The target.
     pub target: String,
     /// Its labels.
@@ -115,7 +115,7 @@ pub struct Counters {
 
 /// Files that could not be merged, and are tried again.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
-pub struct Waiting {
+pub struct UnmergedFiles {
     /// How many.
     #[serde(rename = "unmerged_files")]
     pub files: usize,

@@ -12,7 +12,7 @@ use std::thread;
 use nix::sys::resource::{Resource, getrlimit};
 use profiler_core::profile::SymbolizedProfile;
 
-use super::listing::Entry;
+use super::listing::StoredFile;
 use super::name::Name;
 use super::place;
 use super::seal::{self, Damage};
@@ -62,15 +62,15 @@ pub fn read_file(folder: &Path, path: &Path) -> Result<(Vec<u8>, Stamp, Symboliz
 
 /// A file that is to be read. One that is open can be merged or removed meanwhile.
 pub(super) struct Chosen<'e> {
-    entry: &'e Entry,
+    entry: &'e StoredFile,
     file: Option<File>,
 }
 
 /// Opens files before the first is read, as many as may be. Nothing if one of them is gone already.
-pub(super) fn hold<'e>(folder: &Path, entries: Vec<&'e Entry>) -> Option<Vec<Chosen<'e>>> {
+pub(super) fn hold<'e>(folder: &Path, entries: Vec<&'e StoredFile>) -> Option<Vec<Chosen<'e>>> {
     let permitted = getrlimit(Resource::RLIMIT_NOFILE).map_or(MOST_OPEN, |(soft, _)| soft);
     let most = (permitted / PART_OPEN).min(MOST_OPEN) as usize;
-    let open = |(at, entry): (usize, &'e Entry)| {
+    let open = |(at, entry): (usize, &'e StoredFile)| {
         let file = (at < most).then(|| place::open(&folder.join(&entry.path))).transpose();
         match file {
             Ok(file) => Some(Chosen { entry, file }),
@@ -90,14 +90,14 @@ pub(super) fn hold<'e>(folder: &Path, entries: Vec<&'e Entry>) -> Option<Vec<Cho
 pub(super) fn each_opened<E>(
     folder: &Path,
     chosen: Vec<Chosen<'_>>,
-    mut take: impl FnMut(&Entry, Result<SymbolizedProfile, NotRead>) -> Result<(), E>,
+    mut take: impl FnMut(&StoredFile, Result<SymbolizedProfile, NotRead>) -> Result<(), E>,
 ) -> Result<(), E> {
     let threads = thread::available_parallelism().map_or(1, NonZero::get).min(MAX_THREADS);
     let threads = threads.min(chosen.len() / PER_THREAD);
     if threads < 2 {
         return chosen.into_iter().try_for_each(|chosen| take(chosen.entry, open(folder, chosen)));
     }
-    let entries: Vec<&Entry> = chosen.iter().map(|chosen| chosen.entry).collect();
+    let entries: Vec<&StoredFile> = chosen.iter().map(|chosen| chosen.entry).collect();
     let mut parts: Vec<Vec<_>> = (0..threads).map(|_| Vec::new()).collect();
     for (at, chosen) in chosen.into_iter().enumerate() {
         parts[at % threads].push(chosen);

@@ -5,9 +5,9 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use super::index::Index;
-use super::plan::Group;
-use super::terms::Waiting;
+use super::index::FileIndex;
+use super::plan::MergeGroup;
+use super::terms::UnmergedFiles;
 
 /// The first pause, after which each is twice as long (ns): as often as the store is looked after.
 const FIRST_PAUSE_NS: u64 = 10_000_000_000;
@@ -44,12 +44,12 @@ pub(super) struct Waits(BTreeMap<PathBuf, Wait>);
 
 impl Waits {
     /// Forgets files that are not there any more.
-    pub(super) fn retain(&mut self, index: &Index) {
+    pub(super) fn retain(&mut self, index: &FileIndex) {
         self.0.retain(|path, _| index.contains_key(path));
     }
 
     /// A group waits for nothing any more.
-    pub(super) fn end(&mut self, group: &Group) {
+    pub(super) fn end(&mut self, group: &MergeGroup) {
         group.paths.iter().for_each(|path| drop(self.0.remove(path)));
     }
 
@@ -58,13 +58,13 @@ impl Waits {
     }
 
     /// Whether it is too early for a group, with this much room (bytes).
-    pub(super) fn hold(&self, group: &Group, now_ns: u64, room: u64) -> bool {
+    pub(super) fn hold(&self, group: &MergeGroup, now_ns: u64, room: u64) -> bool {
         let waits = |wait: &Wait| wait.until_ns > now_ns && wait.room.is_none_or(|enough| room < enough);
         group.paths.iter().filter_map(|path| self.0.get(path)).any(waits)
     }
 
     /// A group was not merged while there was this much room (bytes).
-    pub(super) fn add(&mut self, group: Group, why: Unmerged, now_ns: u64, room: u64) {
+    pub(super) fn add(&mut self, group: MergeGroup, why: Unmerged, now_ns: u64, room: u64) {
         let before = group.paths.iter().filter_map(|path| self.0.get(path)).map(|wait| wait.pause_ns).max();
         let pause_ns =
             before.map_or(FIRST_PAUSE_NS, |pause_ns| pause_ns.saturating_mul(2)).min(LONGEST_PAUSE_NS);
@@ -80,9 +80,9 @@ impl Waits {
     }
 
     /// What there is to see of it.
-    pub(super) fn shown(&self, now_ns: u64) -> Waiting {
+    pub(super) fn shown(&self, now_ns: u64) -> UnmergedFiles {
         let next_ns = self.0.values().map(|wait| wait.until_ns).min();
-        Waiting {
+        UnmergedFiles {
             files: self.0.len(),
             needed_bytes: self.0.values().map(|wait| wait.needed).max().unwrap_or_default(),
             why: self.0.values().find_map(|wait| wait.why.as_deref().map(str::to_owned)),

@@ -117,7 +117,8 @@ fn functions_have_their_parts_of_closed_windows() {
     aggregator.close_window(3, 1.0);
     aggregator.add(&process, chain(&[], &[1, 5]), 1_000_000); // not closed
     let (windows, functions) = aggregator.function_parts(|frame| frame);
-    let window = |weight_ns, samples| stats::Window { weight_ns, samples, ..stats::Window::default() };
+    let window =
+        |weight_ns, samples| stats::WindowSums { weight_ns, samples, ..stats::WindowSums::default() };
     assert_eq!(windows, [window(360.0, 4), window(0.0, 0), window(7.0, 1)]);
     let part = |window, weight_ns, samples| Part { window, weight_ns, samples, ..Part::default() };
     assert_eq!(

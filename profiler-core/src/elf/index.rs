@@ -3,7 +3,7 @@
 use gimli::{BaseAddresses, CieOrFde, UnwindSection};
 
 use super::Section;
-use super::tables::Extent;
+use super::tables::AddressPosition;
 use super::vetting::{Slice, Vetting};
 use crate::machine::Machine;
 
@@ -16,7 +16,7 @@ const INDEX_HEADER_BYTES: usize = 12;
 const USUAL_HEADER: [u8; 4] = [1, 0x1b, 0x03, 0x3b];
 
 /// The table of an index of the usual form.
-pub(super) struct Index<'a> {
+pub(super) struct SearchTable<'a> {
     /// Stated address of the index: its numbers count from there.
     svma: u64,
     /// Stated address of the tables that it leads to.
@@ -24,7 +24,7 @@ pub(super) struct Index<'a> {
     entries: &'a [u8],
 }
 
-impl<'a> Index<'a> {
+impl<'a> SearchTable<'a> {
     pub(super) fn of(section: &'a Section) -> Option<Self> {
         let (header, entries) = section.bytes.split_at_checked(INDEX_HEADER_BYTES)?;
         let number = |at: usize| Some(u32::from_le_bytes(header.get(at..at + 4)?.try_into().ok()?));
@@ -161,9 +161,9 @@ impl Functions {
     }
 
     /// The function that holds a stated address, or where the one before it ends; `None` before the first function.
-    pub(super) fn extent(&self, svma: u64) -> Option<Extent> {
+    pub(super) fn extent(&self, svma: u64) -> Option<AddressPosition> {
         let after = self.sorted.partition_point(|&(start, ..)| start <= svma);
         let &(start, end, _) = self.sorted[..after].last()?;
-        Some(if svma < end { Extent::Within { start } } else { Extent::Behind { end } })
+        Some(if svma < end { AddressPosition::Within { start } } else { AddressPosition::Behind { end } })
     }
 }

@@ -78,7 +78,7 @@ pub(crate) enum NoCaller {
 #[derive(Clone, Debug)]
 enum FrameAt {
     Register(usize, i64),
-    Expression(Program),
+    Expression(DwarfExpression),
     /// By a register that is not followed.
     Unknown,
 }
@@ -95,13 +95,13 @@ enum Saved {
     /// The frame's address itself and an offset.
     Is(i64),
     In(usize),
-    AtProgram(Program),
-    IsProgram(Program),
+    AtProgram(DwarfExpression),
+    IsProgram(DwarfExpression),
 }
 
 /// An expression.
 #[derive(Clone, Debug)]
-struct Program {
+struct DwarfExpression {
     code: Box<[u8]>,
     encoding: Encoding,
 }
@@ -179,7 +179,7 @@ impl Rule {
         let encoding = function.cie().encoding();
         let program = |expression: &UnwindExpression<usize>| {
             let code = expression.get(section).ok()?.0.slice().into();
-            Some(Program { code, encoding })
+            Some(DwarfExpression { code, encoding })
         };
         let frame = match row.cfa() {
             CfaRule::RegisterAndOffset { register, offset } => {
@@ -359,7 +359,7 @@ fn followed(register: Register) -> Option<usize> {
     (number <= usize::from(X86_64::RA.0)).then_some(number)
 }
 
-impl Program {
+impl DwarfExpression {
     fn run(
         &self,
         start: Option<u64>,

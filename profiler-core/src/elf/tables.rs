@@ -9,7 +9,7 @@ use gimli::{
     BaseAddresses, DebugFrame, EhFrame, EhFrameOffset, FrameDescriptionEntry, LittleEndian, UnwindSection,
 };
 
-use super::index::{Functions, Index, Information, is_usual_index};
+use super::index::{Functions, Information, SearchTable, is_usual_index};
 use super::rules::{Rule, returns};
 use super::vetting::{Slice, Vetting};
 use super::{Section, pointer_auth};
@@ -20,7 +20,7 @@ const MAX_SAME_START: usize = 64;
 
 /// What the tables say of an address.
 #[derive(Clone, Debug)]
-pub(crate) enum Found {
+pub(crate) enum FoundRule {
     /// Nothing: they know no function there.
     Nothing,
     /// What must not be evaluated.
@@ -92,7 +92,7 @@ impl Question for Returns {
 
 /// Where an address lies among the functions that tables know.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Extent {
+pub(super) enum AddressPosition {
     /// In the function that begins here.
     Within { start: u64 },
     /// In none; the last one before it ends here.
@@ -199,7 +199,7 @@ impl UnwindTables {
     fn is_in_order(&self) -> bool {
         *self.is_in_order.get_or_init(|| {
             let Some(section) = &self.eh_frame_hdr else { return true };
-            Index::of(section).is_some_and(|index| index.is_in_order())
+            SearchTable::of(section).is_some_and(|index| index.is_in_order())
         })
     }
 
@@ -219,38 +219,38 @@ impl UnwindTables {
     /// Where the function that holds a stated address begins, as far as the tables tell.
     pub(super) fn function_start(&self, svma: u64) -> Option<u64> {
         match self.extent(svma) {
-            Extent::Within { start } => Some(start),
-            Extent::Behind { .. } => None,
+            AddressPosition::Within { start } => Some(start),
+            AddressPosition::Behind { .. } => None,
         }
     }
 
     /// The function that holds a stated address, or the end of what the tables cover before it.
-    pub(super) fn extent(&self, svma: u64) -> Extent {
+    pub(super) fn extent(&self, svma: u64) -> AddressPosition {
         let by_debug_frame = || self.debug_frame_functions()?.extent(svma);
         let by_functions = || self.eh_frame_functions.extent(svma);
         let by_index = || self.extent_by_index(svma);
-        let tables: [&dyn Fn() -> Option<Extent>; 3] = [&by_debug_frame, &by_functions, &by_index];
+        let tables: [&dyn Fn() -> Option<AddressPosition>; 3] = [&by_debug_frame, &by_functions, &by_index];
         let mut covered = 0;
         for table in tables {
             match table() {
-                Some(within @ Extent::Within { .. }) => return within,
-                Some(Extent::Behind { end }) => covered = covered.max(end),
+                Some(within @ AddressPosition::Within { .. }) => return within,
+                Some(AddressPosition::Behind { end }) => covered = covered.max(end),
                 None => {}
             }
         }
-        Extent::Behind { end: covered }
+        AddressPosition::Behind { end: covered }
     }
 
     /// An index tells where functions begin; where one ends is in its information.
-    fn extent_by_index(&self, svma: u64) -> Option<Extent> {
-        let index = Index::of(self.eh_frame_hdr.as_ref()?)?;
+    fn extent_by_index(&self, svma: u64) -> Option<AddressPosition> {
+        let index = SearchTable::of(self.eh_frame_hdr.as_ref()?)?;
         let entry = index.find(svma)?;
         let start = index.start(entry)?;
         let end = index.information_offset(entry).and_then(|offset| self.end_of(offset));
         // Information that cannot be read tells no end.
         Some(match end.filter(|&end| end <= svma) {
-            Some(end) => Extent::Behind { end },
-            None => Extent::Within { start },
+            Some(end) => AddressPosition::Behind { end },
+            None => AddressPosition::Within { start },
         })
     }
 
@@ -263,12 +263,12 @@ impl UnwindTables {
     }
 
     /// What holds at a stated address.
-    pub(crate) fn find(&self, svma: u64) -> Found {
+    pub(crate) fn find(&self, svma: u64) -> FoundRule {
         match self.find_function(svma) {
             // What a fiber's first function returns to has no call before it: a function begins there. Not every C
             // library says that it has no caller.
-            Found::Nothing if self.has_rules() && self.begins_at(svma.wrapping_add(1)) => {
-                Found::Rule { rule: Box::new(Rule::beginning()), in_library: false }
+            FoundRule::Nothing if self.has_rules() && self.begins_at(svma.wrapping_add(1)) => {
+                FoundRule::Rule { rule: Box::new(Rule::beginning()), in_library: false }
             }
             found => found,
         }
@@ -278,11 +278,11 @@ impl UnwindTables {
         self.function_start(svma) == Some(svma) && self.knows(svma)
     }
 
-    fn find_function(&self, svma: u64) -> Found {
+    fn find_function(&self, svma: u64) -> FoundRule {
         match self.ask(svma, &RuleAt(svma)) {
-            Answered::Nothing => Found::Nothing,
-            Answered::Unsafe => Found::Unsafe,
-            Answered::Answer { answer, is_loaded } => Found::Rule {
+            Answered::Nothing => FoundRule::Nothing,
+            Answered::Unsafe => FoundRule::Unsafe,
+            Answered::Answer { answer, is_loaded } => FoundRule::Rule {
                 in_library: !self.has_rules() || is_loaded && answer.is_usual(),
                 rule: Box::new(answer),
             },
@@ -311,7 +311,7 @@ impl UnwindTables {
     }
 
     fn knows(&self, svma: u64) -> bool {
-        matches!(self.find_function(svma), Found::Rule { .. })
+        matches!(self.find_function(svma), FoundRule::Rule { .. })
     }
 
     fn ask<Q: Question>(&self, svma: u64, question: &Q) -> Answered<Q::Answer> {
@@ -378,7 +378,7 @@ fn vetted(
     bases: &BaseAddresses,
     svma: u64,
 ) -> Result<Option<usize>, NotSafe> {
-    let index = Index::of(section).ok_or(NotSafe)?;
+    let index = SearchTable::of(section).ok_or(NotSafe)?;
     let Some(found) = index.find(svma) else { return Ok(None) };
     let same = (0..=found).rev().take_while(|&entry| index.start(entry) == index.start(found)).count();
     if same > MAX_SAME_START {

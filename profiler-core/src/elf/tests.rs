@@ -70,7 +70,7 @@ fn tables_are_read_when_they_are_needed() {
     assert_eq!(reads.load(Ordering::Relaxed), 0);
     assert!(image.function_start(image.entry).is_some());
     assert_eq!(reads.load(Ordering::Relaxed), 2, "the index, and what it leads to");
-    assert!(matches!(image.tables.find(image.entry), Found::Rule { .. }));
+    assert!(matches!(image.tables.find(image.entry), FoundRule::Rule { .. }));
     image.read_tables();
     assert_eq!(reads.load(Ordering::Relaxed), 2);
     let whole = ElfImage::parse_bytes(&file).unwrap();
@@ -186,13 +186,13 @@ fn a_function_that_is_not_safe_takes_no_other_of_the_section_with_it() {
     let frames = debug_frame(&[(0x1000, &[]), (0x2000, &endless), (0x3000, &[])]);
     let image = ElfImage::parse_bytes(&file_of_debug_frame(0, &frames)).unwrap();
     for good in [0x1010, 0x3010] {
-        assert!(matches!(image.tables.find(good), Found::Rule { .. }), "{good:#x}");
+        assert!(matches!(image.tables.find(good), FoundRule::Rule { .. }), "{good:#x}");
     }
-    assert!(matches!(image.tables.find(0x2010), Found::Unsafe));
-    assert!(matches!(image.tables.find(0x4010), Found::Nothing));
+    assert!(matches!(image.tables.find(0x2010), FoundRule::Unsafe));
+    assert!(matches!(image.tables.find(0x4010), FoundRule::Nothing));
     // Where it ends amid an entry, those before it stay.
     let cut = ElfImage::parse_bytes(&file_of_debug_frame(0, &frames[..frames.len() - 1])).unwrap();
-    assert!(matches!(cut.tables.find(0x1010), Found::Rule { .. }));
+    assert!(matches!(cut.tables.find(0x1010), FoundRule::Rule { .. }));
 }
 
 /// An `.eh_frame` at this address with its index, for functions of these addresses.
@@ -262,7 +262,7 @@ fn tables_that_cannot_be_read_any_more_are_empty() {
     let gone: ReadLater = Arc::new(|_, _| None);
     let image = ElfImage::parse(&file[..], &gone).unwrap();
     assert_eq!(image.function_start(image.entry), None);
-    assert!(!matches!(image.tables.find(image.entry), Found::Rule { .. }));
+    assert!(!matches!(image.tables.find(image.entry), FoundRule::Rule { .. }));
 }
 
 #[test]

@@ -13,13 +13,13 @@ const NONE: u32 = u32::MAX;
 
 /// Items by their hash; those that share one are chained.
 #[derive(Default)]
-struct Index {
+struct HashIndex {
     newest: FxHashMap<u64, u32>,
     /// For each item, the one before it with the same hash.
     older: Vec<u32>,
 }
 
-impl Index {
+impl HashIndex {
     /// The position of the item that `is_it` recognises, or the next one and that it is new.
     fn find(&mut self, hash: u64, is_it: impl Fn(usize) -> bool) -> (u32, bool) {
         let newest = self.newest.get(&hash).copied().unwrap_or(NONE);
@@ -38,14 +38,14 @@ impl Index {
 }
 
 /// Where the parts of one profile are in the sum; found when they are first asked for.
-pub(super) struct Places {
+pub(super) struct PlacesInSum {
     processes: Vec<Option<ProcessIndex>>,
     modules: Vec<Option<ModuleIndex>>,
     functions: Vec<Option<FunctionIndex>>,
     locations: Vec<Option<LocationIndex>>,
 }
 
-impl Places {
+impl PlacesInSum {
     pub(super) fn of(profile: &SymbolizedProfile) -> Self {
         Self {
             processes: vec![None; profile.processes.len()],
@@ -60,11 +60,11 @@ impl Places {
 #[derive(Default)]
 pub(super) struct Interner {
     sum: SymbolizedProfile,
-    processes: Index,
-    modules: Index,
-    functions: Index,
-    locations: Index,
-    stacks: Index,
+    processes: HashIndex,
+    modules: HashIndex,
+    functions: HashIndex,
+    locations: HashIndex,
+    stacks: HashIndex,
     frames: Vec<LocationIndex>,
     /// Windows of all stacks.
     entries: usize,
@@ -82,7 +82,7 @@ impl Interner {
         profile: &SymbolizedProfile,
         stack: &WeightedStack,
         windows: impl Iterator<Item = StackWindow>,
-        places: &mut Places,
+        places: &mut PlacesInSum,
     ) -> u64 {
         let mut windows = windows.peekable();
         if windows.peek().is_none() {
@@ -134,7 +134,12 @@ impl Interner {
         self.sum
     }
 
-    fn stack(&mut self, profile: &SymbolizedProfile, stack: &WeightedStack, places: &mut Places) -> usize {
+    fn stack(
+        &mut self,
+        profile: &SymbolizedProfile,
+        stack: &WeightedStack,
+        places: &mut PlacesInSum,
+    ) -> usize {
         let process = self.process(profile, stack.process, places);
         let mut frames = std::mem::take(&mut self.frames);
         frames.clear();
@@ -158,7 +163,7 @@ impl Interner {
         &mut self,
         profile: &SymbolizedProfile,
         at: ProcessIndex,
-        places: &mut Places,
+        places: &mut PlacesInSum,
     ) -> ProcessIndex {
         let place = at.0 as usize;
         if let Some(known) = places.processes[place] {
@@ -173,7 +178,12 @@ impl Interner {
         *places.processes[place].insert(ProcessIndex(at))
     }
 
-    fn module(&mut self, profile: &SymbolizedProfile, at: ModuleIndex, places: &mut Places) -> ModuleIndex {
+    fn module(
+        &mut self,
+        profile: &SymbolizedProfile,
+        at: ModuleIndex,
+        places: &mut PlacesInSum,
+    ) -> ModuleIndex {
         let place = at.0 as usize;
         if let Some(known) = places.modules[place] {
             return known;
@@ -195,7 +205,7 @@ impl Interner {
         &mut self,
         profile: &SymbolizedProfile,
         at: FunctionIndex,
-        places: &mut Places,
+        places: &mut PlacesInSum,
     ) -> FunctionIndex {
         let place = at.0 as usize;
         if let Some(known) = places.functions[place] {
@@ -223,7 +233,7 @@ impl Interner {
         &mut self,
         profile: &SymbolizedProfile,
         at: LocationIndex,
-        places: &mut Places,
+        places: &mut PlacesInSum,
     ) -> LocationIndex {
         let place = at.0 as usize;
         if let Some(known) = places.locations[place] {

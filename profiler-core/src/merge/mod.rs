@@ -27,7 +27,7 @@ mod runs;
 use std::collections::BTreeMap;
 
 use crate::profile::{StackWindow, SymbolizedProfile, Window};
-use intern::{Interner, Places};
+use intern::{Interner, PlacesInSum};
 pub use part::part_of;
 use runs::Runs;
 
@@ -165,7 +165,7 @@ impl Merger {
 
     /// Adds what the stacks had in the windows that have a bin; returns which part of the profile that is.
     fn add_stacks(&mut self, profile: &SymbolizedProfile, bins: &[Option<u32>]) -> f64 {
-        let mut places = Places::of(profile);
+        let mut places = PlacesInSum::of(profile);
         let (mut added_ns, mut all_ns) = (0_u64, 0_u64);
         for stack in &profile.stacks {
             all_ns = all_ns.saturating_add(stack.cpu_ns);

@@ -10,7 +10,7 @@ const MOST_COUNTED: usize = 200;
 
 /// Notes, and the windows that they are about.
 #[derive(Default)]
-pub(super) struct Notes {
+pub(super) struct MergedNotes {
     all: Vec<Note>,
     windows: u64,
 }
@@ -82,7 +82,7 @@ fn without_windows(note: &str) -> (&str, Option<u64>) {
     parsed.unwrap_or((note, None))
 }
 
-impl Notes {
+impl MergedNotes {
     /// Adds the notes of a run over so many windows, of which a `part` (0 to 1) counts.
     pub(super) fn add(&mut self, notes: &[String], windows: u64, part: f64) {
         let all = windows.max(1);
@@ -124,7 +124,7 @@ mod tests {
     use super::*;
 
     fn sum(runs: &[(&[&str], u64)]) -> (Vec<String>, u64) {
-        let mut notes = Notes::default();
+        let mut notes = MergedNotes::default();
         for (of_run, windows) in runs {
             let of_run: Vec<String> = of_run.iter().map(|note| (*note).to_owned()).collect();
             notes.add(&of_run, *windows, 1.0);
@@ -165,7 +165,7 @@ mod tests {
     #[test]
     fn a_sum_has_few_notes_those_of_most_windows() {
         let many: Vec<String> = (0..300).map(|at| format!("note {at}")).collect();
-        let mut notes = Notes::default();
+        let mut notes = MergedNotes::default();
         notes.add(&many, 1, 1.0);
         notes.add(&many[150..151], 1, 1.0);
         let (notes, _) = notes.finish();

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use super::intern::{Interner, Places};
+use super::intern::{Interner, PlacesInSum};
 use crate::profile::{StackWindow, SymbolizedProfile};
 
 /// The stacks `range` of `profile` (positions outside of it are ignored) with what they refer to and nothing else.
@@ -15,7 +15,7 @@ use crate::profile::{StackWindow, SymbolizedProfile};
 /// assert!(part_of(&SymbolizedProfile::default(), 0..7).stacks.is_empty());
 /// ```
 pub fn part_of(profile: &SymbolizedProfile, range: Range<usize>) -> SymbolizedProfile {
-    let (mut interner, mut places) = (Interner::default(), Places::of(profile));
+    let (mut interner, mut places) = (Interner::default(), PlacesInSum::of(profile));
     for stack in profile.stacks.iter().take(range.end).skip(range.start) {
         let whole = StackWindow { window: 0, cpu_ns: stack.cpu_ns, samples: stack.samples };
         interner.add(profile, stack, std::iter::once(whole), &mut places);

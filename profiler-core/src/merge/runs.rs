@@ -8,7 +8,7 @@
 use std::collections::BTreeSet;
 
 use super::Range;
-use super::notes::Notes;
+use super::notes::MergedNotes;
 use crate::profile::{OverheadParts, RateChange, Run, TruncatedBy, WeightedStack};
 
 /// Targets that a sum names.
@@ -34,7 +34,7 @@ pub(super) struct Runs {
     /// CPU time of those that say what interrupts cost (s).
     interrupts_cpu_s: f64,
     changes: Vec<(u64, RateChange)>,
-    notes: Notes,
+    notes: MergedNotes,
 }
 
 /// A figure that may be anything: a file holds it.

@@ -5,7 +5,7 @@
 
 use std::sync::{Arc, OnceLock};
 
-use crate::elf::{Callers, ElfImage, Found};
+use crate::elf::{Callers, ElfImage, FoundRule};
 use crate::record::Mapped;
 use crate::stack::{Frame, ObjectId};
 use crate::unwind::ModuleSet;
@@ -39,7 +39,7 @@ const MAX_ENTRY_BYTES: u64 = 1 << 20;
 
 /// A range of executable memory.
 #[derive(Clone, Debug)]
-pub(super) struct Mapping {
+pub(super) struct ExecutableMapping {
     pub(super) start: u64,
     pub(super) end: u64,
     /// Subtracted from an actual address, it gives the stated one.
@@ -48,7 +48,7 @@ pub(super) struct Mapping {
     image: Option<Arc<ElfImage>>,
 }
 
-impl Mapping {
+impl ExecutableMapping {
     pub(super) fn new(mapped: &Mapped, loaded: &LoadedObject) -> Self {
         let (start, end) = (mapped.start, mapped.start.saturating_add(mapped.len));
         let Some(image) = &loaded.image else {
@@ -70,8 +70,8 @@ impl Mapping {
         }
     }
 
-    fn is_same(&self, other: &Mapping) -> bool {
-        let key = |m: &Mapping| (m.start, m.end, m.bias, m.object, m.image.is_some());
+    fn is_same(&self, other: &ExecutableMapping) -> bool {
+        let key = |m: &ExecutableMapping| (m.start, m.end, m.bias, m.object, m.image.is_some());
         key(self) == key(other)
     }
 }
@@ -81,14 +81,14 @@ impl Mapping {
 #[derive(Clone, Default)]
 pub struct AddressSpace {
     /// Sorted, without overlap.
-    pub(super) mappings: Vec<Mapping>,
+    pub(super) mappings: Vec<ExecutableMapping>,
     /// Made when the first stack is unwound: most processes of a program that starts many end before a sample hits them.
     modules: OnceLock<ModuleSet>,
 }
 
 impl AddressSpace {
     /// Enters a mapping; what it covers is gone.
-    pub(super) fn map(&mut self, mapping: Mapping) {
+    pub(super) fn map(&mut self, mapping: ExecutableMapping) {
         self.unmap(mapping.start, mapping.end);
         let at = self.mappings.partition_point(|m| m.start < mapping.start);
         self.load(&mapping);
@@ -98,15 +98,15 @@ impl AddressSpace {
     fn unmap(&mut self, start: u64, end: u64) {
         let first = self.mappings.partition_point(|m| m.end <= start);
         let last = first + self.mappings[first..].partition_point(|m| m.start < end);
-        let covered: Vec<Mapping> = self.mappings.drain(first..last).collect();
+        let covered: Vec<ExecutableMapping> = self.mappings.drain(first..last).collect();
         let mut remains = Vec::new();
         for mapping in covered {
             self.unload(&mapping);
             if mapping.start < start {
-                remains.push(Mapping { end: start, ..mapping.clone() });
+                remains.push(ExecutableMapping { end: start, ..mapping.clone() });
             }
             if end < mapping.end {
-                remains.push(Mapping { start: end, ..mapping });
+                remains.push(ExecutableMapping { start: end, ..mapping });
             }
         }
         remains.iter().for_each(|mapping| self.load(mapping));
@@ -131,19 +131,19 @@ impl AddressSpace {
     }
 
     /// Makes a mapping's unwind tables known.
-    fn load(&mut self, mapping: &Mapping) {
+    fn load(&mut self, mapping: &ExecutableMapping) {
         if let Some(modules) = self.modules.get_mut() {
             mapping.enter(modules);
         }
     }
 
-    fn unload(&mut self, mapping: &Mapping) {
+    fn unload(&mut self, mapping: &ExecutableMapping) {
         if let Some(modules) = self.modules.get_mut() {
             modules.remove(mapping.start);
         }
     }
 
-    pub(super) fn holds(&self, mapping: &Mapping) -> bool {
+    pub(super) fn holds(&self, mapping: &ExecutableMapping) -> bool {
         self.mapping(mapping.start).is_some_and(|known| known.is_same(mapping))
     }
 
@@ -165,10 +165,10 @@ impl AddressSpace {
     }
 
     /// What the unwind tables say of an actual address.
-    pub(crate) fn find_rule(&self, address: u64) -> Found {
+    pub(crate) fn find_rule(&self, address: u64) -> FoundRule {
         let mapping = self.mapping(address);
         let tables = mapping.and_then(|m| Some((m, &m.image.as_ref()?.tables)));
-        tables.map_or(Found::Nothing, |(m, tables)| tables.find(address.wrapping_sub(m.bias)))
+        tables.map_or(FoundRule::Nothing, |(m, tables)| tables.find(address.wrapping_sub(m.bias)))
     }
 
     /// Whether there is code at an address, of a file or not.
@@ -246,7 +246,7 @@ impl AddressSpace {
         if self.modules.get().is_some() { 0 } else { self.mappings.len() }
     }
 
-    fn mapping(&self, address: u64) -> Option<&Mapping> {
+    fn mapping(&self, address: u64) -> Option<&ExecutableMapping> {
         let after = self.mappings.partition_point(|m| m.start <= address);
         self.mappings[..after].last().filter(|m| address < m.end)
     }

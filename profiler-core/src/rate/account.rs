@@ -6,7 +6,7 @@
 
 use super::budget_grant::Grant;
 use super::cost::Cost;
-use super::last_ten_seconds::{LastTenSeconds, MERGE_NS, Span, TEN_SECONDS_NS};
+use super::last_ten_seconds::{LastTenSeconds, MERGE_NS, SpanFigures, TEN_SECONDS_NS};
 use super::meter::Spend;
 use super::sample_cost::OWN_COST_FLOOR_CPUS;
 
@@ -35,7 +35,7 @@ struct AccountStep {
     granted_ns: f64,
 }
 
-impl Span for AccountStep {
+impl SpanFigures for AccountStep {
     fn wall_ns(&self) -> f64 {
         self.wall_ns
     }

@@ -62,7 +62,7 @@ pub fn samples(rate_for_one_s_hz: f64, cpu_s: f64) -> f64 {
 
 /// How far a run without a known horizon has come.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Schedule {
+pub(super) struct AnytimeSchedule {
     /// CPU time of the target so far (s).
     cpu_s: f64,
     /// CPUs that it kept busy of late.
@@ -73,7 +73,7 @@ pub(super) struct Schedule {
     taken: f64,
 }
 
-impl Schedule {
+impl AnytimeSchedule {
     /// Takes in a step in which the target used `cpu_s` on `busy_cpus`, and `taken` samples hit it; `rate_for_one_s_hz` is the
     /// law's for a profile of one CPU-second.
     pub(super) fn observe(&mut self, cpu_s: f64, busy_cpus: f64, taken: u64, rate_for_one_s_hz: f64) {
@@ -177,7 +177,7 @@ mod tests {
     #[test]
     fn what_was_held_back_is_made_good_and_no_more() {
         let for_one_s = 1_000.0;
-        let mut schedule = Schedule::default();
+        let mut schedule = AnytimeSchedule::default();
         schedule.observe(1.0, 1.0, 100, for_one_s); // of 1,040
         let law_hz = for_one_s * schedule.horizon_s().powf(-1.0 / 3.0);
         assert_eq!(schedule.made_good_hz(law_hz), MOST_OWED * law_hz);
@@ -190,7 +190,7 @@ mod tests {
 
     #[test]
     fn an_idle_target_stands_still() {
-        let mut schedule = Schedule::default();
+        let mut schedule = AnytimeSchedule::default();
         schedule.observe(1.0, 1.0, 1_000, 1_000.0);
         let before = schedule.horizon_s();
         (0..1_000).for_each(|_| schedule.observe(0.0, 0.0, 0, 1_000.0));

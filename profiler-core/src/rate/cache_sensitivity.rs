@@ -41,7 +41,7 @@ pub struct CacheSensitivity {
 
 /// Samples of one kind, as measured.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Kind {
+pub struct SampleKind {
     /// What one costs.
     pub sample: Cost,
     /// The part of it that the handler takes.
@@ -50,7 +50,7 @@ pub struct Kind {
     pub frames: f64,
 }
 
-impl Kind {
+impl SampleKind {
     fn outside(&self) -> Cost {
         let outside_ns = self.sample.mean_ns - self.handler.mean_ns;
         Cost::new(outside_ns.max(0.0), self.sample.se_ns.hypot(self.handler.se_ns))
@@ -62,7 +62,7 @@ impl CacheSensitivity {
     /// kind copies stacks. `None` without a kind that costs something.
     ///
     /// A line through the kinds, by least squares; its slope has a prior, so that one kind is enough.
-    pub fn fit(kinds: &[Kind], [handler_ns, frame_ns, byte_ns]: [Cost; 3]) -> Option<CacheSensitivity> {
+    pub fn fit(kinds: &[SampleKind], [handler_ns, frame_ns, byte_ns]: [Cost; 3]) -> Option<CacheSensitivity> {
         let start = CacheSensitivity {
             handler_ns,
             frame_ns,
@@ -132,7 +132,7 @@ impl CacheSensitivity {
         (handler_ns / warm_ns).clamp(MET.0, MET.1) - 1.0
     }
 
-    fn point(&self, kind: &Kind) -> Point {
+    fn point(&self, kind: &SampleKind) -> Point {
         let outside = kind.outside();
         let warm_ns = self.warm(kind.frames, 0.0).mean_ns.max(1.0);
         let by_handler_ns = GROWTH * outside.mean_ns * kind.handler.se_ns / warm_ns;
@@ -170,10 +170,10 @@ mod tests {
 
     const WARM: [Cost; 3] = [Cost::new(2_500.0, 10.0), Cost::new(50.0, 1.0), Cost::new(0.1, 0.01)];
 
-    fn kind(colder: f64, growth: f64, se_ns: f64) -> Kind {
+    fn kind(colder: f64, growth: f64, se_ns: f64) -> SampleKind {
         let (handler_ns, frames) = ((2_500.0 + 5.0 * 50.0) * (1.0 + colder), 5.0);
         let outside_ns = 12_500.0 * (1.0 + growth * colder);
-        Kind {
+        SampleKind {
             sample: Cost::new(outside_ns + handler_ns, se_ns),
             handler: Cost::new(handler_ns, 10.0),
             frames,
@@ -211,9 +211,9 @@ mod tests {
 
     #[test]
     fn what_cannot_be_is_none() {
-        let no_number = Kind { sample: Cost::new(f64::NAN, 1.0), ..kind(0.0, 1.0, 1.0) };
+        let no_number = SampleKind { sample: Cost::new(f64::NAN, 1.0), ..kind(0.0, 1.0, 1.0) };
         assert_eq!(CacheSensitivity::fit(&[no_number], WARM), None);
-        let cheaper = Kind { sample: Cost::new(100.0, 1.0), ..kind(0.0, 1.0, 1.0) };
+        let cheaper = SampleKind { sample: Cost::new(100.0, 1.0), ..kind(0.0, 1.0, 1.0) };
         assert_eq!(CacheSensitivity::fit(&[cheaper], WARM), None);
         let fitted = CacheSensitivity::fit(&[kind(0.0, 1.0, 1.0)], WARM).unwrap();
         assert!(fitted.is_plausible());

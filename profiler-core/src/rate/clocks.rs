@@ -19,7 +19,7 @@ const FORGET_AFTER_NS: u64 = 5_000_000_000;
 /// What a clock follows: a task, or everything (`None`), on one CPU. The history of its periods stays when its event is
 /// reopened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Slot {
+pub struct ClockSlot {
     /// Thread.
     pub tid: Option<u32>,
     /// CPU.
@@ -44,8 +44,8 @@ pub struct Hit {
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Clock {
-    slot: Slot,
+struct ClockLife {
+    slot: ClockSlot,
     /// From here on it counts for the task it follows,
     started_ns: u64,
     /// from here on for those that inherited it,
@@ -56,7 +56,7 @@ struct Clock {
     set: u64,
 }
 
-impl Clock {
+impl ClockLife {
     fn in_force(&self, at_ns: u64) -> bool {
         (self.in_force_ns..self.retired_ns).contains(&at_ns)
     }
@@ -65,14 +65,14 @@ impl Clock {
 /// The clocks that run or ran until lately.
 #[derive(Clone, Debug, Default)]
 pub struct ClockBook {
-    clocks: FxHashMap<u64, Clock>,
+    clocks: FxHashMap<u64, ClockLife>,
     /// The events of each slot, oldest first.
-    events: FxHashMap<Slot, Vec<u64>>,
-    timelines: FxHashMap<Slot, PeriodTimeline>,
+    events: FxHashMap<ClockSlot, Vec<u64>>,
+    timelines: FxHashMap<ClockSlot, PeriodTimeline>,
     /// Inherited events that were sampled, and the event that they come from.
     inherited: FxHashMap<u64, u64>,
     /// Which of them counts for a task that has none of its own: the one that sampled it first.
-    counting: FxHashMap<Slot, u64>,
+    counting: FxHashMap<ClockSlot, u64>,
     cpus: FxHashSet<u32>,
     /// Number of sets that were put in force.
     sets: u64,
@@ -82,9 +82,14 @@ pub struct ClockBook {
 impl ClockBook {
     /// Enters a clock that was started at `at_ns`, with a period drawn around `mean_ns`. For tasks that inherit it,
     /// it counts from the next [`hand_over`](Self::hand_over) on.
-    pub fn started(&mut self, event: u64, slot: Slot, at_ns: u64, period_ns: u64, mean_ns: u64) {
-        let clock =
-            Clock { slot, started_ns: at_ns, in_force_ns: u64::MAX, retired_ns: u64::MAX, set: self.sets };
+    pub fn started(&mut self, event: u64, slot: ClockSlot, at_ns: u64, period_ns: u64, mean_ns: u64) {
+        let clock = ClockLife {
+            slot,
+            started_ns: at_ns,
+            in_force_ns: u64::MAX,
+            retired_ns: u64::MAX,
+            set: self.sets,
+        };
         self.clocks.insert(event, clock);
         self.events.entry(slot).or_default().push(event);
         self.cpus.insert(slot.cpu);
@@ -95,7 +100,7 @@ impl ClockBook {
     }
 
     /// Whether the clock of a slot is a whole CPU's, see [`PeriodTimeline::run_on`].
-    pub fn run_on(&mut self, slot: Slot, runs_on: bool) {
+    pub fn run_on(&mut self, slot: ClockSlot, runs_on: bool) {
         if let Some(timeline) = self.timelines.get_mut(&slot) {
             timeline.run_on(runs_on);
         }
@@ -108,7 +113,7 @@ impl ClockBook {
                 clock.retired_ns = clock.retired_ns.min(at_ns);
             }
         }
-        let incoming = |clock: &&mut Clock| clock.in_force_ns == u64::MAX;
+        let incoming = |clock: &&mut ClockLife| clock.in_force_ns == u64::MAX;
         self.clocks.values_mut().filter(incoming).for_each(|clock| clock.in_force_ns = at_ns);
         self.sets += 1;
     }
@@ -116,19 +121,19 @@ impl ClockBook {
     /// A thread has ended: a later thread with its id has no clock of its own.
     pub fn ended(&mut self, tid: u32) {
         for &cpu in &self.cpus {
-            let slot = Slot { tid: Some(tid), cpu };
+            let slot = ClockSlot { tid: Some(tid), cpu };
             self.events.remove(&slot);
             self.counting.remove(&slot);
         }
     }
 
     /// Whether to draw a new period for the clock of a slot now; see [`PeriodTimeline::due`].
-    pub fn due(&mut self, slot: Slot, now_ns: u64, mean_ns: u64, dither: &mut Dither) -> bool {
+    pub fn due(&mut self, slot: ClockSlot, now_ns: u64, mean_ns: u64, dither: &mut Dither) -> bool {
         self.timelines.get_mut(&slot).is_some_and(|timeline| timeline.due(now_ns, mean_ns, dither))
     }
 
     /// Notes a new period for the clock of a slot; see [`PeriodTimeline::set`].
-    pub fn set(&mut self, slot: Slot, at_ns: u64, period_ns: u64, mean_ns: u64) {
+    pub fn set(&mut self, slot: ClockSlot, at_ns: u64, period_ns: u64, mean_ns: u64) {
         if let Some(timeline) = self.timelines.get_mut(&slot) {
             timeline.set(at_ns, period_ns, mean_ns);
         }
@@ -177,7 +182,7 @@ impl ClockBook {
         if self.clocks.contains_key(&hit.event) && !in_force(hit.event) {
             return None;
         }
-        let slot = Slot { tid: Some(hit.tid), cpu: hit.cpu };
+        let slot = ClockSlot { tid: Some(hit.tid), cpu: hit.cpu };
         let before = self.counting.get(&slot).copied().filter(|event| in_force(*event));
         Some(before.unwrap_or_else(|| {
             self.counting.insert(slot, hit.event);
@@ -187,7 +192,7 @@ impl ClockBook {
 
     /// The latest clock that followed the task, or the whole CPU, when the sample was taken.
     fn own_clock(&self, hit: &Hit) -> Option<u64> {
-        let slots = [Some(hit.tid), None].map(|tid| Slot { tid, cpu: hit.cpu });
+        let slots = [Some(hit.tid), None].map(|tid| ClockSlot { tid, cpu: hit.cpu });
         let events = slots.iter().filter_map(|slot| self.events.get(slot)).flatten();
         let started = events.filter_map(|event| Some((event, self.clocks.get(event)?)));
         let running =
@@ -203,7 +208,7 @@ impl ClockBook {
             events.retain(|event| clocks.contains_key(event));
             !events.is_empty()
         });
-        let used: FxHashSet<Slot> = clocks.values().map(|clock| clock.slot).collect();
+        let used: FxHashSet<ClockSlot> = clocks.values().map(|clock| clock.slot).collect();
         self.timelines.retain(|slot, _| used.contains(slot));
         self.inherited.retain(|_, event| clocks.contains_key(event));
         self.counting.retain(|_, event| clocks.contains_key(event));

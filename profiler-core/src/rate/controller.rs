@@ -3,12 +3,12 @@
 mod deciding;
 
 use super::account::{Account, TARGET_FLOOR_CPUS};
-use super::anytime::{Schedule, first_steps_ns};
+use super::anytime::{AnytimeSchedule, first_steps_ns};
 use super::bucket::{TRICKLE, TokenBucket};
 use super::budget_grant::Grant;
 use super::cost::CostModel;
 use super::current_load::CurrentLoad;
-use super::decision::{Decision, Reason};
+use super::decision::{Decision, RateReason};
 use super::fixed_overhead::FixedOverhead;
 use super::fleet::Replicas;
 use super::limit::{Limit, OPEN};
@@ -67,7 +67,7 @@ pub struct RateController {
     pub(super) replicas: [Replicas; 2],
     pub(super) meter: OverheadMeter,
     /// Progress of a run without a horizon.
-    pub(super) schedule: Option<Schedule>,
+    pub(super) schedule: Option<AnytimeSchedule>,
     pub(super) shares: ShareMemory,
     pub(super) account: Account,
     /// The account since it was last taken.
@@ -157,7 +157,7 @@ impl RateController {
         let mut controller = RateController {
             budgets: Budgets::new(&settings),
             replicas: [Replicas::ONE; 2],
-            schedule: settings.horizon_s.is_none().then(Schedule::default),
+            schedule: settings.horizon_s.is_none().then(AnytimeSchedule::default),
             shares: ShareMemory::new(settings.top),
             account: Account::new(settings.budget_ratio),
             part: Account::default(),
@@ -186,7 +186,7 @@ impl RateController {
     /// first step.
     pub fn start(&mut self, at_ns: u64) -> Decision {
         self.begin(at_ns);
-        self.decision(at_ns, Reason::Start)
+        self.decision(at_ns, RateReason::Start)
     }
 
     fn begin(&mut self, at_ns: u64) {
@@ -208,7 +208,7 @@ impl RateController {
         self.book(reading, wall_ns);
         self.retuning.phase_changed |= self.shares.observe(shares, wall_ns);
         let reason = if self.settings.fixed_rate_hz.is_some() {
-            Reason::Fixed
+            RateReason::Fixed
         } else {
             let retuned =
                 if self.schedule.is_some() { self.follow_schedule(at_ns) } else { self.retune(at_ns) };
@@ -317,7 +317,7 @@ impl RateController {
     }
 
     /// Moves the rate to where the anytime law is now.
-    fn follow_schedule(&mut self, at_ns: u64) -> Reason {
+    fn follow_schedule(&mut self, at_ns: u64) -> RateReason {
         let rate_target = self.rate_target(BUDGET_MARGIN);
         let distance = (rate_target.target_hz(&self.settings) / self.retuning.rate_hz).ln();
         self.retuning.bound_by = rate_target.bound_by;
@@ -325,15 +325,19 @@ impl RateController {
         self.retuning.rate_hz = self.settings.within_limits(self.retuning.rate_hz * factor);
         let has_moved = (self.retuning.rate_hz / self.retuning.noted_hz).ln().abs() > DEAD_BAND.ln();
         if !has_moved || at_ns - self.retuning.retuned_ns < RETUNE_NS {
-            return Reason::Hold;
+            return RateReason::Hold;
         }
         (self.retuning.retuned_ns, self.retuning.noted_hz) = (at_ns, self.retuning.rate_hz);
         self.retuning.retunes = self.retuning.retunes.saturating_add(1);
-        if std::mem::take(&mut self.retuning.phase_changed) { Reason::PhaseChange } else { Reason::Retune }
+        if std::mem::take(&mut self.retuning.phase_changed) {
+            RateReason::PhaseChange
+        } else {
+            RateReason::Retune
+        }
     }
 
     /// Moves the rate towards the law's, if it is time, there is evidence, and it is worth it.
-    fn retune(&mut self, at_ns: u64) -> Reason {
+    fn retune(&mut self, at_ns: u64) -> RateReason {
         let rate_target = self.rate_target(BUDGET_MARGIN);
         let evidence =
             self.retuning.samples_since >= RETUNE_SAMPLES || self.retuning.cpu_since_ns >= RETUNE_CPU_NS;
@@ -341,7 +345,7 @@ impl RateController {
         let pause_ns =
             RETUNE_NS.min(self.retuning.retuned_ns.saturating_sub(self.began_ns).max(FIRST_RETUNE_NS));
         if !evidence || at_ns - self.retuning.retuned_ns < pause_ns {
-            return Reason::Hold;
+            return RateReason::Hold;
         }
         let target_hz = rate_target.target_hz(&self.settings);
         let distance = (target_hz / self.retuning.rate_hz).ln();
@@ -351,12 +355,16 @@ impl RateController {
         self.retuning.bound_by = rate_target.bound_by;
         if !over_budget && distance.abs() <= band.ln() {
             self.retuning.settled = true;
-            return Reason::Hold;
+            return RateReason::Hold;
         }
         self.move_to(target_hz, distance, over_budget);
         (self.retuning.retuned_ns, self.retuning.samples_since, self.retuning.cpu_since_ns) = (at_ns, 0, 0);
         self.retuning.retunes = self.retuning.retunes.saturating_add(1);
-        if std::mem::take(&mut self.retuning.phase_changed) { Reason::PhaseChange } else { Reason::Retune }
+        if std::mem::take(&mut self.retuning.phase_changed) {
+            RateReason::PhaseChange
+        } else {
+            RateReason::Retune
+        }
     }
 
     fn move_to(&mut self, target_hz: f64, distance: f64, over_budget: bool) {
@@ -367,12 +375,12 @@ impl RateController {
     }
 
     /// The rate until the next step, after the token bucket.
-    fn throttle(&mut self, retuned: Reason) -> Reason {
+    fn throttle(&mut self, retuned: RateReason) -> RateReason {
         let was = self.retuning.throttled;
         self.retuning.throttled = self.bucket_cap_hz() < self.retuning.rate_hz;
         match (was, self.retuning.throttled) {
-            (_, true) => Reason::Throttle,
-            (true, false) => Reason::Release,
+            (_, true) => RateReason::Throttle,
+            (true, false) => RateReason::Release,
             (false, false) => retuned,
         }
     }

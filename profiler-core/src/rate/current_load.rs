@@ -3,7 +3,7 @@
 
 use super::Reading;
 use super::account::TARGET_FLOOR_CPUS;
-use super::load::{Expected, Load};
+use super::load::{Expected, RecentLoad};
 use super::meter::{OverheadMeter, Spend};
 use super::non_target::NonTargetLoad;
 use super::sample_cost::OWN_COST_FLOOR_CPUS;
@@ -20,7 +20,7 @@ const PEAK_NS: u64 = 10_000_000_000;
 #[derive(Clone, Debug, Default)]
 pub(super) struct CurrentLoad {
     busy_cpus: f64,
-    load: Load,
+    load: RecentLoad,
     /// The highest load of the span that lasts, and of the one before it.
     peaks_cpus: [f64; 2],
     /// How long the span has lasted (ns).

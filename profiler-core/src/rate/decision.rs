@@ -7,7 +7,7 @@ use super::model::BoundBy;
 /// Why the rate is what it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Reason {
+pub enum RateReason {
     /// The first guess, before anything was measured.
     Start,
     /// The rate stays.
@@ -24,17 +24,17 @@ pub enum Reason {
     Fixed,
 }
 
-impl Reason {
+impl RateReason {
     /// The name in JSON and in a profile's history of rates.
     pub fn as_str(self) -> &'static str {
         match self {
-            Reason::Start => "start",
-            Reason::Hold => "hold",
-            Reason::Retune => "retune",
-            Reason::PhaseChange => "phase_change",
-            Reason::Throttle => "throttle",
-            Reason::Release => "release",
-            Reason::Fixed => "fixed",
+            RateReason::Start => "start",
+            RateReason::Hold => "hold",
+            RateReason::Retune => "retune",
+            RateReason::PhaseChange => "phase_change",
+            RateReason::Throttle => "throttle",
+            RateReason::Release => "release",
+            RateReason::Fixed => "fixed",
         }
     }
 }
@@ -72,7 +72,7 @@ pub struct Decision {
     /// The mean period from now on (ns of CPU time); to be drawn around by [`Dither`](super::Dither).
     pub period_ns: u64,
     /// Why.
-    pub reason: Reason,
+    pub reason: RateReason,
     /// What set the rate.
     pub bound_by: BoundBy,
     /// What a sample costs.
@@ -181,6 +181,6 @@ pub struct SoFar {
 impl Decision {
     /// Whether the period has to be set anew (apart from its random redraw).
     pub fn changed(&self) -> bool {
-        !matches!(self.reason, Reason::Hold | Reason::Fixed)
+        !matches!(self.reason, RateReason::Hold | RateReason::Fixed)
     }
 }

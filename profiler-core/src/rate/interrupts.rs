@@ -47,15 +47,15 @@ pub fn interrupt_cost(times_ns: &[f64]) -> Option<Cost> {
 
 /// The present cost of an interrupt over that when the machine was calibrated.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct Change {
+pub(super) struct InterruptCostChange {
     /// The factor; 1 where the two agree.
     pub(super) factor: f64,
     /// Its standard error.
     pub(super) se: f64,
 }
 
-impl Change {
-    const NONE: Change = Change { factor: 1.0, se: 0.0 };
+impl InterruptCostChange {
+    const NONE: InterruptCostChange = InterruptCostChange { factor: 1.0, se: 0.0 };
 }
 
 /// Follows what interrupts cost on this host.
@@ -67,7 +67,7 @@ pub(super) struct Interrupts {
     /// Whether the two figures have differed, and not come close again since.
     differ: bool,
     /// The result for the present measurements: it is read several times at each step.
-    change: Change,
+    change: InterruptCostChange,
 }
 
 impl Interrupts {
@@ -76,7 +76,7 @@ impl Interrupts {
             calibrated,
             recent: VecDeque::with_capacity(MOST + 1),
             differ: false,
-            change: Change::NONE,
+            change: InterruptCostChange::NONE,
         }
     }
 
@@ -116,16 +116,18 @@ impl Interrupts {
 
     /// The factor for the calibrated cost of an interrupt. A latest measurement above it only widens the error, at
     /// once; the factor follows when a second measurement confirms it.
-    pub(super) fn change(&self) -> Change {
+    pub(super) fn change(&self) -> InterruptCostChange {
         self.change
     }
 
-    fn compare(&self) -> Change {
+    fn compare(&self) -> InterruptCostChange {
         let (now, latest) = (self.of_calibrated(self.now()), self.of_calibrated(self.recent.back().copied()));
-        let Some(((factor, error), (latest, latest_error))) = now.zip(latest) else { return Change::NONE };
+        let Some(((factor, error), (latest, latest_error))) = now.zip(latest) else {
+            return InterruptCostChange::NONE;
+        };
         let mut change = match self.differ && self.recent.len() > 1 {
-            true => Change { factor, se: factor * error },
-            false => Change::NONE,
+            true => InterruptCostChange { factor, se: factor * error },
+            false => InterruptCostChange::NONE,
         };
         if latest > change.factor * (1.0 + AGREE * latest_error) {
             change.se = change.se.max(0.5 * (latest - change.factor)); // so that its upper end is the latest
@@ -176,11 +178,11 @@ mod tests {
 
     #[test]
     fn what_agrees_changes_nothing() {
-        assert_eq!(after(&[]).change(), Change::NONE);
-        assert_eq!(after(&[11_000.0, 9_000.0, 12_500.0]).change(), Change::NONE);
+        assert_eq!(after(&[]).change(), InterruptCostChange::NONE);
+        assert_eq!(after(&[11_000.0, 9_000.0, 12_500.0]).change(), InterruptCostChange::NONE);
         let mut uncalibrated = Interrupts::new(None);
         uncalibrated.observe(&times(50_000.0));
-        assert_eq!((uncalibrated.change(), uncalibrated.now().is_some()), (Change::NONE, true));
+        assert_eq!((uncalibrated.change(), uncalibrated.now().is_some()), (InterruptCostChange::NONE, true));
     }
 
     #[test]
@@ -190,7 +192,7 @@ mod tests {
         let second = after(&[10_000.0, 10_000.0, 200_000.0, 200_000.0]).change();
         assert!((second.factor - 20.0).abs() < 0.1 && second.se < 5.0, "{second:?}");
         let back = after(&[200_000.0, 200_000.0, 10_000.0, 10_000.0]).change();
-        assert_eq!(back, Change::NONE);
+        assert_eq!(back, InterruptCostChange::NONE);
         let alone = after(&[200_000.0]).change();
         assert!(alone.factor == 1.0 && alone.se > 9.0, "{alone:?}");
         let cheaper = after(&[4_000.0; 3]).change();
@@ -208,7 +210,7 @@ mod tests {
         interrupts.observe(&[]);
         assert_eq!(
             (interrupts.change(), interrupts.now()),
-            (Change::NONE, None),
+            (InterruptCostChange::NONE, None),
             "nothing is known any more"
         );
     }
@@ -231,7 +233,7 @@ mod tests {
             let calibrated = Some(Cost::new(mean_ns, se_ns)).filter(|cost| cost.is_valid() && mean_ns > 0.0);
             let mut interrupts = Interrupts::new(calibrated);
             measured.iter().for_each(|times| interrupts.observe(times));
-            let Change { factor, se } = interrupts.change();
+            let InterruptCostChange { factor, se } = interrupts.change();
             prop_assert!(factor > 0.0 && se >= 0.0, "{factor} {se}");
         }
     }

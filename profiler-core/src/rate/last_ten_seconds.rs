@@ -8,7 +8,7 @@ pub(super) const TEN_SECONDS_NS: f64 = 10e9;
 pub(super) const MERGE_NS: f64 = 50e6;
 
 /// Figures of a span of time.
-pub(super) trait Span: Copy + Default {
+pub(super) trait SpanFigures: Copy + Default {
     /// Its length (ns).
     fn wall_ns(&self) -> f64;
 
@@ -23,7 +23,7 @@ pub(super) struct LastTenSeconds<S> {
     spans: VecDeque<S>,
 }
 
-impl<S: Span> LastTenSeconds<S> {
+impl<S: SpanFigures> LastTenSeconds<S> {
     /// Takes in the time since the last call, and forgets what is older than ten seconds.
     pub(super) fn book(&mut self, span: S) {
         match self.spans.back_mut().filter(|last| last.wall_ns() < MERGE_NS) {
@@ -72,7 +72,7 @@ mod tests {
         count: u32,
     }
 
-    impl Span for Counted {
+    impl SpanFigures for Counted {
         fn wall_ns(&self) -> f64 {
             self.wall_ns
         }

@@ -6,7 +6,7 @@
 
 use std::collections::VecDeque;
 
-use super::last_ten_seconds::{LastTenSeconds, Span, TEN_SECONDS_NS};
+use super::last_ten_seconds::{LastTenSeconds, SpanFigures, TEN_SECONDS_NS};
 use super::share::AGES;
 
 const SECOND_NS: f64 = 1e9;
@@ -23,7 +23,7 @@ struct LoadSpan {
     cpu_ns: f64,
 }
 
-impl Span for LoadSpan {
+impl SpanFigures for LoadSpan {
     fn wall_ns(&self) -> f64 {
         self.wall_ns
     }
@@ -36,7 +36,7 @@ impl Span for LoadSpan {
 
 /// The load of the last ten seconds, and of those before.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Load {
+pub(super) struct RecentLoad {
     history: LastTenSeconds<LoadSpan>,
     /// The most CPU time of ten seconds that ended in each second, oldest first (ns).
     records: VecDeque<f64>,
@@ -53,7 +53,7 @@ pub(super) struct Expected {
     pub(super) pace: [f64; AGES],
 }
 
-impl Load {
+impl RecentLoad {
     /// Takes in a step, of `wall_ns` in which the target used `cpu_ns`.
     pub(super) fn observe(&mut self, wall_ns: u64, cpu_ns: u64) {
         let step = LoadSpan { wall_ns: wall_ns as f64, cpu_ns: cpu_ns as f64 };
@@ -118,7 +118,7 @@ mod tests {
 
     const STEP_NS: u64 = 100_000_000;
 
-    fn play(load: &mut Load, seconds: u64, busy_cpus: impl Fn(u64) -> f64) {
+    fn play(load: &mut RecentLoad, seconds: u64, busy_cpus: impl Fn(u64) -> f64) {
         for step in 0..10 * seconds {
             load.observe(STEP_NS, (busy_cpus(step) * STEP_NS as f64) as u64);
         }
@@ -130,7 +130,7 @@ mod tests {
 
     #[test]
     fn a_steady_load_is_expected_to_go_on_once_it_is_known() {
-        let mut load = Load::default();
+        let mut load = RecentLoad::default();
         play(&mut load, 9, |_| 1.5);
         assert_eq!(load.expected(), None);
         play(&mut load, 20, |_| 1.5);
@@ -141,7 +141,7 @@ mod tests {
 
     #[test]
     fn of_bursts_all_that_ten_seconds_hold_is_expected_and_no_more() {
-        let mut load = Load::default();
+        let mut load = RecentLoad::default();
         play(&mut load, 40, burst);
         for step in 0..80 {
             load.observe(STEP_NS, (burst(step) * STEP_NS as f64) as u64);
@@ -158,7 +158,7 @@ mod tests {
 
     #[test]
     fn more_than_is_usual_is_not_expected_at_once_and_less_is() {
-        let mut load = Load::default();
+        let mut load = RecentLoad::default();
         play(&mut load, 40, |_| 0.1);
         play(&mut load, 1, |_| 4.0);
         assert_eq!(load.expected(), None);
@@ -172,7 +172,7 @@ mod tests {
 
     #[test]
     fn a_step_of_no_time_or_of_hours_is_taken_in() {
-        let mut load = Load::default();
+        let mut load = RecentLoad::default();
         load.observe(0, 0);
         load.observe(0, 5);
         load.observe(u64::MAX, u64::MAX);

@@ -25,17 +25,17 @@ pub(super) struct Own {
 
 /// What is assumed before any data, with standard deviations.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Prior {
+pub(super) struct OwnCostPrior {
     pub(super) per_sample_ns: f64,
     pub(super) per_sample_sd_ns: f64,
     pub(super) per_second_ns: f64,
     pub(super) per_second_sd_ns: f64,
 }
 
-impl Default for Prior {
+impl Default for OwnCostPrior {
     /// 5 µs a sample; 300 µs a second, which differs more between hosts.
     fn default() -> Self {
-        Prior {
+        OwnCostPrior {
             per_sample_ns: 5_000.0,
             per_sample_sd_ns: 5_000.0,
             per_second_ns: 300_000.0,
@@ -44,12 +44,12 @@ impl Default for Prior {
     }
 }
 
-impl Prior {
+impl OwnCostPrior {
     /// The prior after a step, from `x` samples in `t` seconds that cost `y` ns: the cost per second is assumed to be
     /// unchanged.
     fn after_step(x: f64, t: f64, y: f64, per_second_ns: f64) -> Self {
         let per_sample_ns = ((y - per_second_ns * t) / x).max(0.0);
-        Prior {
+        OwnCostPrior {
             per_sample_ns,
             per_sample_sd_ns: 5_000f64.max(0.5 * per_sample_ns),
             per_second_ns,
@@ -60,7 +60,7 @@ impl Prior {
 
 /// Forgetting sums of products: `x` samples, `t` seconds, `y` own nanoseconds.
 #[derive(Clone, Copy, Debug, Default)]
-struct Sums {
+struct ForgettingSums {
     xx: f64,
     xt: f64,
     tt: f64,
@@ -68,7 +68,7 @@ struct Sums {
     ty: f64,
 }
 
-impl Sums {
+impl ForgettingSums {
     fn remember(&mut self, x: f64, t: f64, y: f64, memory_s: f64) {
         let keep = (-t / memory_s).exp();
         let add = |sum: &mut f64, new: f64| *sum = *sum * keep + new;
@@ -80,7 +80,7 @@ impl Sums {
     }
 
     /// Least squares with priors: at a constant rate, the data cannot separate the two costs.
-    fn fit(&self, prior: &Prior) -> (f64, f64) {
+    fn fit(&self, prior: &OwnCostPrior) -> (f64, f64) {
         let ridge_x = (NOISE_NS / prior.per_sample_sd_ns).powi(2);
         let ridge_t = (NOISE_NS / prior.per_second_sd_ns).powi(2);
         let (a, b, d) = (self.xx + ridge_x, self.xt, self.tt + ridge_t);
@@ -138,8 +138,8 @@ impl Streak {
 /// A fit of own CPU time that forgets.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct OwnCost {
-    prior: Prior,
-    sums: Sums,
+    prior: OwnCostPrior,
+    sums: ForgettingSums,
     streak: Streak,
 }
 
@@ -160,10 +160,10 @@ impl OwnCost {
     fn step(&mut self, per_second_ns: f64) {
         let Streak { samples, wall_s, own_ns, .. } = std::mem::take(&mut self.streak);
         self.prior = match samples >= STEP_SAMPLES {
-            true => Prior::after_step(samples, wall_s, own_ns, per_second_ns),
-            false => Prior::default(),
+            true => OwnCostPrior::after_step(samples, wall_s, own_ns, per_second_ns),
+            false => OwnCostPrior::default(),
         };
-        self.sums = Sums::default();
+        self.sums = ForgettingSums::default();
         self.sums.remember(samples, wall_s, own_ns, MEMORY_S);
     }
 

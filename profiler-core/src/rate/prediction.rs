@@ -22,7 +22,7 @@ use super::activity::{Activity, Figure, SEEN_NS};
 use super::cost::{Cost, CostModel};
 use super::fleet::Replicas;
 use super::model::{BoundBy, Caps};
-use super::own_cost::{Own, Prior};
+use super::own_cost::{Own, OwnCostPrior};
 use super::prices::Prices;
 use super::rate_target::{BUDGET_MARGIN, BudgetLoad, Circumstances, RateTarget, threads_held_up};
 use super::sample_cost::{OWN_COST_FLOOR_CPUS, PerSample, SampleCost};
@@ -74,7 +74,7 @@ pub fn predict(
     watched: &Activity,
     mut choice: AttachChoice,
 ) -> Prediction {
-    let basis = Basis::new(settings.sane(), costs.sane(), watched);
+    let basis = PredictionBasis::new(settings.sane(), costs.sane(), watched);
     if watched.was_seen() {
         for second in 0..SETTLING_LOOKS {
             choice.observe(second * SECOND_NS, basis.observed(choice.mode()), || 0);
@@ -84,16 +84,16 @@ pub fn predict(
 }
 
 /// What does not depend on the way to attach.
-struct Basis<'a> {
+struct PredictionBasis<'a> {
     settings: RateSettings,
     costs: CostModel,
     watched: &'a Activity,
-    own: Prior,
+    own: OwnCostPrior,
     frames: Figure,
     bytes: Figure,
 }
 
-impl<'a> Basis<'a> {
+impl<'a> PredictionBasis<'a> {
     fn new(settings: RateSettings, costs: CostModel, watched: &'a Activity) -> Self {
         // A depth that was not observed may be 0, or twice the expected one.
         let depth = |seen: Option<Figure>, expected: f64, most: f64| {
@@ -102,10 +102,10 @@ impl<'a> Basis<'a> {
         };
         let copies = settings.expected_stack_bytes > 0.0;
         let bytes = depth(watched.stack_bytes, settings.expected_stack_bytes, 65_536.0);
-        Basis {
+        PredictionBasis {
             frames: depth(watched.frames, settings.expected_frames, 1_024.0),
             bytes: if copies { bytes } else { Figure::default() },
-            own: Prior::default(),
+            own: OwnCostPrior::default(),
             settings,
             costs,
             watched,

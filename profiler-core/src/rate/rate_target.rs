@@ -2,7 +2,7 @@
 //! the same function, with costs from one other (`sample_cost.rs`), so they can only differ in the counts.
 
 use super::RateSettings;
-use super::anytime::Schedule;
+use super::anytime::AnytimeSchedule;
 use super::fleet::Replicas;
 use super::model::{BoundBy, Caps, Law, Optimum, Threads};
 use super::sample_cost::SampleCost;
@@ -34,7 +34,7 @@ pub(super) struct Circumstances {
     /// CPU-second).
     pub(super) dearest_hz: f64,
     /// Progress of a run without a horizon.
-    pub(super) schedule: Option<Schedule>,
+    pub(super) schedule: Option<AnytimeSchedule>,
     /// The threads that a sample delays.
     pub(super) threads: Threads,
     /// R, for a profile of known length.
@@ -95,7 +95,7 @@ impl RateTarget {
 }
 
 /// W: of the law in force (CPU-seconds). Without a horizon, that which stands for the next step.
-pub(super) fn horizon_s(settings: &RateSettings, schedule: Option<Schedule>) -> f64 {
+pub(super) fn horizon_s(settings: &RateSettings, schedule: Option<AnytimeSchedule>) -> f64 {
     let of_schedule = || schedule.map(|schedule| schedule.horizon_s());
     settings.horizon_s.or_else(of_schedule).unwrap_or(DEFAULT_HORIZON_S)
 }
@@ -109,7 +109,7 @@ pub(super) fn threads_held_up(settings: &RateSettings, utilisation_cpus: f64) ->
 }
 
 /// The law's rate, what is owed included, within the caps.
-fn within(law: &Law, schedule: Option<Schedule>, caps: &Caps) -> Optimum {
+fn within(law: &Law, schedule: Option<AnytimeSchedule>, caps: &Caps) -> Optimum {
     let optimum = law.optimum(caps);
     let Some(schedule) = schedule else { return optimum };
     let unbounded_hz = schedule.made_good_hz(optimum.unbounded_hz);

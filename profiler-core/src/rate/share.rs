@@ -119,7 +119,7 @@ pub struct Shares {
 
 /// A demand as numbers that can be counted with.
 #[derive(Clone, Copy, Debug)]
-struct Claim {
+struct DemandTerms {
     /// w·A/2 and w·o.
     gain: f64,
     bias: f64,
@@ -129,7 +129,7 @@ struct Claim {
     most_hz: f64,
 }
 
-impl Claim {
+impl DemandTerms {
     fn new(demand: &Demand) -> Self {
         let sample_s = amount(demand.sample_s);
         let bias_s = amount(demand.target_s);
@@ -140,7 +140,7 @@ impl Claim {
             .min(if demand.cap_hz.is_nan() { f64::INFINITY } else { demand.cap_hz.max(0.0) })
             .min(f64::MAX);
         let per_hz_cpus = sample_s * amount(demand.busy_cpus);
-        Claim { gain, bias, per_hz_cpus, floor_hz: FLOOR * most_hz, most_hz }
+        DemandTerms { gain, bias, per_hz_cpus, floor_hz: FLOOR * most_hz, most_hz }
     }
 
     /// λ(μ) (samples per CPU-second).
@@ -166,7 +166,7 @@ fn two_thirds_power(value: f64) -> f64 {
 ///
 /// Linear in the number of targets, and the same for the same demands.
 pub fn share(demands: &[Demand], host_cpus: f64) -> Shares {
-    let claims: Vec<Claim> = demands.iter().map(Claim::new).collect();
+    let claims: Vec<DemandTerms> = demands.iter().map(DemandTerms::new).collect();
     let fixed: f64 = demands.iter().map(|demand| amount(demand.fixed_cpus)).sum();
     let left = amount(amount(host_cpus) - fixed);
     let floors = spent(&claims, |claim| claim.floor_hz);
@@ -187,17 +187,17 @@ pub fn share(demands: &[Demand], host_cpus: f64) -> Shares {
     shares
 }
 
-fn spent(claims: &[Claim], rate_hz: impl Fn(&Claim) -> f64) -> f64 {
+fn spent(claims: &[DemandTerms], rate_hz: impl Fn(&DemandTerms) -> f64) -> f64 {
     claims.iter().map(|claim| claim.per_hz_cpus * rate_hz(claim)).sum()
 }
 
 /// The lowest price at which no more than `left` is spent; at the highest, all are at their floors.
-fn price(claims: &[Claim], left: f64) -> f64 {
+fn price(claims: &[DemandTerms], left: f64) -> f64 {
     if spent(claims, |claim| claim.rate_hz(0.0)) <= left {
         return 0.0;
     }
     // Above the first price, every target is at its floor; below the second, none is.
-    let dear = |claim: &Claim| claim.gain / (claim.floor_hz.powf(1.5) * claim.per_hz_cpus);
+    let dear = |claim: &DemandTerms| claim.gain / (claim.floor_hz.powf(1.5) * claim.per_hz_cpus);
     let takes = || claims.iter().filter(|claim| claim.per_hz_cpus > 0.0 && claim.floor_hz > 0.0);
     let highest = takes().map(dear).filter(|price| price.is_finite()).fold(f64::MIN_POSITIVE, f64::max);
     let (mut low, mut high) = (highest.ln() - 100.0, highest.ln());
@@ -211,12 +211,12 @@ fn price(claims: &[Claim], left: f64) -> f64 {
 
 fn shares(
     demands: &[Demand],
-    claims: &[Claim],
+    claims: &[DemandTerms],
     fixed: f64,
     price: f64,
-    rate_hz: impl Fn(&Claim) -> f64,
+    rate_hz: impl Fn(&DemandTerms) -> f64,
 ) -> Shares {
-    let of = |(demand, claim): (&Demand, &Claim)| {
+    let of = |(demand, claim): (&Demand, &DemandTerms)| {
         let rate_hz = rate_hz(claim);
         let needed = demand.fixed_ratio() + rate_hz * amount(demand.sample_s);
         Share { rate_hz, granted_ratio: needed.min(f64::MAX) }

@@ -52,12 +52,12 @@ pub(super) struct ShareMemory {
     inflation: f64,
     windows: u32,
     /// Results for the present counts: they are read many times a step.
-    figures: Figures,
+    figures: ShareFigures,
 }
 
 /// Results from the shares of all functions.
 #[derive(Clone, Copy, Debug)]
-struct Figures {
+struct ShareFigures {
     /// S, drawn towards the prior while there are few samples.
     spread: f64,
     /// Σ share².
@@ -78,7 +78,7 @@ impl ShareMemory {
             cusums: FxHashMap::default(),
             inflation: PRIOR_INFLATION,
             windows: 0,
-            figures: Figures { spread: PRIOR_SPREAD, squares: 0.0 },
+            figures: ShareFigures { spread: PRIOR_SPREAD, squares: 0.0 },
         }
     }
 
@@ -112,7 +112,7 @@ impl ShareMemory {
         let total = self.all();
         let seen = spread(self.shares(), self.top).unwrap_or(self.prior_spread);
         let blended = (total * seen + PRIOR_SAMPLES * self.prior_spread) / (total + PRIOR_SAMPLES);
-        self.figures = Figures {
+        self.figures = ShareFigures {
             spread: blended.clamp(SPREAD_RANGE.0, SPREAD_RANGE.1),
             squares: self.shares().map(|share| share * share).sum(),
         };

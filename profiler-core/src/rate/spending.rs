@@ -1,6 +1,6 @@
 //! What was spent and what was granted over the last ten seconds, and what may still be spent of it.
 
-use super::last_ten_seconds::{LastTenSeconds, MERGE_NS, Span, TEN_SECONDS_NS};
+use super::last_ten_seconds::{LastTenSeconds, MERGE_NS, SpanFigures, TEN_SECONDS_NS};
 
 /// A piece of time, what was spent in it and what its budget granted (ns of CPU time).
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -10,7 +10,7 @@ pub(super) struct SpendingSpan {
     pub(super) granted_ns: f64,
 }
 
-impl Span for SpendingSpan {
+impl SpanFigures for SpendingSpan {
     fn wall_ns(&self) -> f64 {
         self.wall_ns
     }

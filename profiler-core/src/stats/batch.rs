@@ -9,7 +9,7 @@
 //! longer than about a tenth of the run cannot be seen from within it; where batches show that there are such, nothing is said of other
 //! runs either.
 
-use super::table::Window;
+use super::table::WindowSums;
 
 /// Batches below which a variance between them means little.
 pub const MIN_BATCHES: usize = 6;
@@ -52,7 +52,7 @@ pub fn window_ns(elapsed_ns: u64) -> u64 {
 
 impl Batches {
     /// Cuts windows, all with a weight above zero, into batches. What is left over at the end is left out.
-    pub fn new(windows: &[Window]) -> Self {
+    pub fn new(windows: &[WindowSums]) -> Self {
         let enough = LENGTHS.into_iter().take_while(|length| windows.len() / length >= MIN_BATCHES);
         Batches { lengths: enough.map(|length| Length::new(windows, length)).collect() }
     }
@@ -108,7 +108,7 @@ impl Batches {
 }
 
 impl Length {
-    fn new(windows: &[Window], length: usize) -> Self {
+    fn new(windows: &[WindowSums], length: usize) -> Self {
         let batches = windows.chunks_exact(length);
         let totals: Vec<f64> =
             batches.map(|batch| batch.iter().map(|window| window.weight_ns).sum()).collect();

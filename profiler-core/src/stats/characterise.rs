@@ -16,7 +16,7 @@ const LARGEST_ENTRY: f64 = 1e100;
 
 /// A run of known counts.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Experiment {
+pub struct CountedRun {
     /// Cᵢ: how often each operation ran.
     pub counts: Vec<f64>,
     /// How long it took: the mean over the repetitions (4.2).
@@ -65,7 +65,7 @@ pub struct Parameters {
 
 /// A predicted time.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Prediction {
+pub struct PredictedTime {
     /// T = Σ Cᵢ·Pᵢ.
     pub time: f64,
     /// Standard deviation of `time`.
@@ -98,7 +98,7 @@ impl Parameters {
     /// # Errors
     ///
     /// [`CharacteriseError`], whose numbers count from 0.
-    pub fn fit(experiments: &[Experiment]) -> Result<Parameters, CharacteriseError> {
+    pub fn fit(experiments: &[CountedRun]) -> Result<Parameters, CharacteriseError> {
         let parameters = experiments.first().map_or(0, |first| first.counts.len());
         if parameters == 0 || experiments.len() < parameters {
             return Err(CharacteriseError::TooFew { experiments: experiments.len(), parameters });
@@ -137,7 +137,7 @@ impl Parameters {
     /// # Errors
     ///
     /// [`CharacteriseError::Uneven`], [`CharacteriseError::Unpredictable`].
-    pub fn predict(&self, counts: &[f64]) -> Result<Prediction, CharacteriseError> {
+    pub fn predict(&self, counts: &[f64]) -> Result<PredictedTime, CharacteriseError> {
         let parameters = self.values.len();
         if counts.len() != parameters {
             return Err(CharacteriseError::Uneven { counts: counts.len(), parameters });
@@ -148,13 +148,13 @@ impl Parameters {
         if !time.is_finite() || !variance.is_finite() {
             return Err(CharacteriseError::Unpredictable);
         }
-        Ok(Prediction { time, standard_deviation: variance.max(0.0).sqrt() })
+        Ok(PredictedTime { time, standard_deviation: variance.max(0.0).sqrt() })
     }
 }
 
 /// Counts and time in standard errors.
 fn weighted(
-    experiment: &Experiment,
+    experiment: &CountedRun,
     index: usize,
     parameters: usize,
 ) -> Result<(Vec<f64>, f64), CharacteriseError> {

@@ -45,4 +45,4 @@ pub use confidence::Confidence;
 pub use cusum::Cusum;
 pub use interval::Interval;
 pub use precision::{Goal, Precision};
-pub use table::{IntervalTable, Part, Row, Window};
+pub use table::{IntervalTable, Part, Row, WindowSums};

@@ -144,7 +144,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::stats::{Part, Window};
+    use crate::stats::{Part, WindowSums};
 
     /// Two functions, independent samples: `windows` of a thousand.
     fn table(windows: u32, rng: &mut fastrand::Rng) -> IntervalTable {
@@ -155,7 +155,7 @@ mod tests {
                 parts.push(Part { window, weight_ns: samples as f64 * 1e6, samples, ..Part::default() });
             }
         }
-        let all = Window { weight_ns: 1e9, samples: 1_000, ..Window::default() };
+        let all = WindowSums { weight_ns: 1e9, samples: 1_000, ..WindowSums::default() };
         IntervalTable::new(&vec![all; windows as usize], &parts, Confidence::default())
     }
 
@@ -178,7 +178,7 @@ mod tests {
     /// and a score of √(1.1·(2·ln(1/.0225) + ln 11)) = 3.31 for all looks, where one look would have 2.28.
     #[test]
     fn the_ratio_is_that_of_every_look() {
-        let all = Window { weight_ns: 1e9, samples: 1_000, ..Window::default() };
+        let all = WindowSums { weight_ns: 1e9, samples: 1_000, ..WindowSums::default() };
         let steady = |samples: u64| {
             let part = |window| Part { window, weight_ns: samples as f64 * 1e6, samples, ..Part::default() };
             (0..6).map(part).collect::<Vec<_>>()
@@ -200,7 +200,7 @@ mod tests {
     proptest! {
         #[test]
         fn it_judges_whatever_comes(relative: f64, top: usize, samples in 1u64..1 << 60, weight in 1.0..1e18f64) {
-            let all = Window { weight_ns: weight, samples, ..Window::default() };
+            let all = WindowSums { weight_ns: weight, samples, ..WindowSums::default() };
             let half = (0..9).map(|window| Part {
                 window,
                 weight_ns: weight / 2.0,

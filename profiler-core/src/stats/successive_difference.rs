@@ -4,7 +4,7 @@
 //! they know the share of this run better than as many independent ones, and the better the longer the visits are. How
 //! much better is seen in the differences between neighbours.
 
-use super::table::Window;
+use super::table::WindowSums;
 
 /// √(Σ(Δx)²/(2n(n−1))) over n neighbours: the standard error of the mean of a systematic sample of any
 /// values, valid where they are random and too large, never too small, where they drift or come in bouts (von
@@ -26,7 +26,7 @@ pub fn error(values: &[f64]) -> f64 {
 /// `parts` are the windows in which the function was seen with its weights (ns), `squares_ns2` the sums of the squares of its
 /// samples' weights in each.
 pub(super) fn realised_variance(
-    windows: &[Window],
+    windows: &[WindowSums],
     total_ns: f64,
     n: f64,
     parts: &[(usize, f64)],
@@ -73,7 +73,7 @@ mod tests {
 
     #[test]
     fn windows_that_are_all_or_nothing_leave_the_edges_alone() {
-        let windows = [Window { weight_ns: 1.0, samples: 50, squares_ns2: 0.0 }; 10];
+        let windows = [WindowSums { weight_ns: 1.0, samples: 50, squares_ns2: 0.0 }; 10];
         let (run, split) = ([(3, 1.0), (4, 1.0)], [(3, 0.5), (4, 1.0), (5, 0.5)]);
         let variance = |parts: &[(usize, f64)]| {
             let squares_ns2: Vec<f64> = parts.iter().map(|(_, weight_ns)| weight_ns / 50.0).collect();

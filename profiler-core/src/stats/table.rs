@@ -29,7 +29,7 @@
 
 mod pool;
 
-use pool::{Pool, Profile, Seen};
+use pool::{Pool, PooledProfile, SeenFunction};
 
 use super::batch::effective_samples;
 use super::confidence::Confidence;
@@ -40,7 +40,7 @@ use super::successive_difference::realised_variance;
 
 /// What was sampled in a span of the run, all functions together.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Window {
+pub struct WindowSums {
     /// Sum of the weights: CPU time (ns).
     pub weight_ns: f64,
     /// Samples.
@@ -50,7 +50,7 @@ pub struct Window {
     pub squares_ns2: f64,
 }
 
-impl Window {
+impl WindowSums {
     /// Σw² (ns²), never less than samples of equal weight have.
     pub(super) fn known_squares_ns2(&self) -> f64 {
         (self.weight_ns * self.weight_ns / self.samples as f64).max(self.squares_ns2)
@@ -66,7 +66,7 @@ pub struct Part {
     pub weight_ns: f64,
     /// The function's samples in it.
     pub samples: u64,
-    /// As in [`Window`], of the function's samples alone (ns²).
+    /// As in [`WindowSums`], of the function's samples alone (ns²).
     pub squares_ns2: f64,
 }
 
@@ -114,8 +114,8 @@ impl IntervalTable {
     /// Windows without samples, or whose weight is not a finite number above zero, are left out, and so are parts that
     /// contradict their window (negative, not finite, above it, out of order, of no window). A function without samples
     /// has [`Interval::UNKNOWN`].
-    pub fn new<F: AsRef<[Part]>>(windows: &[Window], functions: &[F], confidence: Confidence) -> Self {
-        let profile = Profile::new(windows, functions);
+    pub fn new<F: AsRef<[Part]>>(windows: &[WindowSums], functions: &[F], confidence: Confidence) -> Self {
+        let profile = PooledProfile::new(windows, functions);
         let pool = Pool::of(&profile);
         let rows: Vec<Row> = profile.seen.iter().map(|seen| row(&profile, &pool, seen, confidence)).collect();
         let mut order: Vec<usize> = (0..rows.len()).collect();
@@ -209,7 +209,7 @@ impl Row {
     }
 }
 
-fn row(profile: &Profile, pool: &Pool, seen: &Seen, confidence: Confidence) -> Row {
+fn row(profile: &PooledProfile, pool: &Pool, seen: &SeenFunction, confidence: Confidence) -> Row {
     let (p, n) = (seen.share, profile.knows(seen));
     if seen.samples == 0 || !n.is_finite() || p <= 0.0 {
         return Row { samples: seen.samples, ..Row::NOTHING };

@@ -45,14 +45,14 @@ pub struct Followed<'a> {
 
 /// A stack as it was found.
 #[derive(Clone, Copy, Debug)]
-struct Found<'a> {
+struct UnwoundStack<'a> {
     /// Lookup addresses, innermost first.
     frames: &'a [u64],
     /// The stack pointer in each frame, as far as it is known: of the first ones, or of none.
     places: &'a [u64],
 }
 
-impl Found<'_> {
+impl UnwoundStack<'_> {
     fn placed(&self, at: usize) -> Placed {
         Placed { address: self.frames[at], place: self.places.get(at).copied().unwrap_or(0) }
     }
@@ -88,15 +88,15 @@ impl EarlierStacks {
         let Followed { frames, places, unread } = stack;
         match outcome {
             Outcome::Complete => {
-                self.keep(pid, tid, Found { frames, places });
+                self.keep(pid, tid, UnwoundStack { frames, places });
                 false
             }
             Outcome::CopyTooShort | Outcome::StackAbsent | Outcome::ChainTooLong => {
                 let by_slot =
-                    |kept: &[Placed], found: Found<'_>| by_slot(kept, found, unread?, &same_function);
+                    |kept: &[Placed], found: UnwoundStack<'_>| by_slot(kept, found, unread?, &same_function);
                 let is_whole = self.complete((pid, tid), frames, places, by_slot);
                 if is_whole {
-                    self.keep(pid, tid, Found { frames, places });
+                    self.keep(pid, tid, UnwoundStack { frames, places });
                 }
                 is_whole
             }
@@ -105,7 +105,7 @@ impl EarlierStacks {
     }
 
     /// Keeps a whole stack of a thread.
-    fn keep(&mut self, pid: u32, tid: u32, found: Found<'_>) {
+    fn keep(&mut self, pid: u32, tid: u32, found: UnwoundStack<'_>) {
         self.turn += 1;
         if !self.threads.contains_key(&tid) && self.threads.len() >= MAX_THREADS {
             let oldest = self.threads.iter().min_by_key(|(_, thread)| thread.turn).map(|(&tid, _)| tid);
@@ -131,10 +131,10 @@ impl EarlierStacks {
         (pid, tid): (u32, u32),
         frames: &mut Vec<u64>,
         places: &mut Vec<u64>,
-        by_slot: impl Fn(&[Placed], Found<'_>) -> Option<usize>,
+        by_slot: impl Fn(&[Placed], UnwoundStack<'_>) -> Option<usize>,
     ) -> bool {
         let Some(thread) = self.threads.get(&tid).filter(|thread| thread.pid == pid) else { return false };
-        let found = Found { frames, places };
+        let found = UnwoundStack { frames, places };
         let (stack, from) = {
             let stacks = || thread.stacks.iter().rev();
             let by_place = || stacks().find_map(|stack| Some((stack, by_place(stack, found)?)));
@@ -165,13 +165,13 @@ impl EarlierStacks {
 }
 
 /// The outermost `count` frames of a stack, if all are return addresses: the innermost frame is not.
-fn outermost(found: Found<'_>, count: usize) -> Option<impl Iterator<Item = Placed> + Clone> {
+fn outermost(found: UnwoundStack<'_>, count: usize) -> Option<impl Iterator<Item = Placed> + Clone> {
     let first = found.frames.len().checked_sub(count).filter(|&first| first > 0)?;
     Some((first..found.frames.len()).map(move |at| found.placed(at)))
 }
 
 /// The index at which a kept stack continues after the outermost frames of another, by stack addresses.
-fn by_place(stack: &[Placed], found: Found<'_>) -> Option<usize> {
+fn by_place(stack: &[Placed], found: UnwoundStack<'_>) -> Option<usize> {
     let run = outermost(found, PLACED_RUN)?;
     if run.clone().any(|frame| frame.place == 0) {
         return None;
@@ -184,7 +184,7 @@ fn by_place(stack: &[Placed], found: Found<'_>) -> Option<usize> {
 /// now. The word that it has saved and the copy lacks shows where its caller's frame begins.
 fn by_slot(
     stack: &[Placed],
-    found: Found<'_>,
+    found: UnwoundStack<'_>,
     unread: u64,
     same_function: impl Fn(u64, u64) -> bool,
 ) -> Option<usize> {
@@ -201,7 +201,7 @@ fn by_slot(
 }
 
 /// [`by_place`] if only code addresses are known: the run must occur once.
-fn by_address(stack: &[Placed], found: Found<'_>) -> Option<usize> {
+fn by_address(stack: &[Placed], found: UnwoundStack<'_>) -> Option<usize> {
     let run = outermost(found, ADDRESS_RUN)?.map(|frame| frame.address);
     let last = *found.frames.last()?;
     let agrees = |end: usize| {
@@ -228,7 +228,7 @@ mod tests {
     const TID: u32 = 8;
 
     fn keep(kept: &mut EarlierStacks, frames: &[u64], places: &[u64]) {
-        kept.keep(PID, TID, Found { frames, places });
+        kept.keep(PID, TID, UnwoundStack { frames, places });
     }
 
     fn complete(kept: &EarlierStacks, frames: &[u64], places: &[u64]) -> Option<Vec<u64>> {
@@ -285,7 +285,7 @@ mod tests {
         begin(&mut kept);
         kept.forget_thread(TID);
         assert!(complete(&kept, cut.0, &cut.1).is_none());
-        kept.keep(PID + 1, TID, Found { frames: &[1, 20, 30, 40], places: &places(10, 4) });
+        kept.keep(PID + 1, TID, UnwoundStack { frames: &[1, 20, 30, 40], places: &places(10, 4) });
         assert!(complete(&kept, cut.0, &cut.1).is_none(), "another process has the thread's number");
     }
 
@@ -332,7 +332,7 @@ mod tests {
         let deep: Vec<u64> = (0..5000).collect();
         for tid in 0..1000 {
             for _ in 0..20 {
-                kept.keep(PID, tid, Found { frames: &deep, places: &[] });
+                kept.keep(PID, tid, UnwoundStack { frames: &deep, places: &[] });
             }
         }
         assert_eq!(kept.threads.len(), MAX_THREADS);

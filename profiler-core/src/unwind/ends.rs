@@ -6,7 +6,7 @@
 use framehop::FrameAddress;
 
 use super::word_at;
-use crate::elf::{Callers, Found};
+use crate::elf::{Callers, FoundRule};
 use crate::process::AddressSpace;
 use crate::profile::Outcome;
 use crate::record::StackCopy;
@@ -93,7 +93,7 @@ fn beyond(space: &AddressSpace, base: u64, sp: u64, stack: StackCopy<'_>) -> Bey
 
 /// Whether a word may be the return address of a call in a function with unwind information. A function pointer is not.
 pub(super) fn is_return_address(space: &AddressSpace, word: u64) -> bool {
-    let has_rule = |address| matches!(space.find_rule(address), Found::Rule { .. });
+    let has_rule = |address| matches!(space.find_rule(address), FoundRule::Rule { .. });
     let Some(call) = word.checked_sub(1).filter(|&call| space.is_executable(call)) else { return false };
     has_rule(call) && has_rule(word) && space.function(call) == space.function(word)
 }

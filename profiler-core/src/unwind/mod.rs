@@ -22,13 +22,13 @@ use rustc_hash::FxHashMap;
 
 use self::ends::{end, has_caller_beyond, is_absent, is_called_from_entry, is_cut_off, lost};
 use crate::elf::rules::ShortRule;
-use crate::elf::{ElfImage, Found, Section, SectionBytes};
+use crate::elf::{ElfImage, FoundRule, Section, SectionBytes};
 use crate::machine::Machine;
 use crate::process::{AddressSpace, Process};
 use crate::profile::Outcome;
 use crate::record::{StackCopy, UserRegs};
 pub use ends::StackEnd;
-use registers::{Caches, Registers, Unwinders};
+use registers::{Caches, MachineRegisters, Unwinders};
 
 /// A stack deeper than this is taken for a loop.
 const MAX_FRAMES: usize = 4096;
@@ -92,7 +92,7 @@ pub struct Unwound {
 
 /// What the tables say about an address, to choose how to continue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Known {
+enum KnownRule {
     /// Nothing.
     Nothing,
     /// A rule that must not be evaluated.
@@ -114,7 +114,7 @@ pub struct StackUnwinder {
     caches: Caches,
     changes: u32,
     /// Addresses that were looked up, by the generation of the process they were met in.
-    known: FxHashMap<(u64, u64), Known>,
+    known: FxHashMap<(u64, u64), KnownRule>,
     rules: rare::RuleCache,
     /// The stack pointer in each frame of the last stack.
     places: Vec<u64>,
@@ -146,7 +146,7 @@ impl StackUnwinder {
     /// which has an instruction address instead of a return address.
     pub fn end_at(&mut self, process: &Process, address: u64, is_return: bool) -> StackEnd {
         if !is_return {
-            let is_entry = self.known(process, address) == Known::Entry;
+            let is_entry = self.known(process, address) == KnownRule::Entry;
             return if is_entry { StackEnd::Outermost } else { StackEnd::Inner };
         }
         if self.ends.len() > MAX_KNOWN {
@@ -207,16 +207,16 @@ impl StackUnwinder {
     }
 
     /// What the tables say about a lookup address; they are read once for each.
-    fn known(&mut self, process: &Process, address: u64) -> Known {
+    fn known(&mut self, process: &Process, address: u64) -> KnownRule {
         if self.known.len() > MAX_KNOWN {
             self.known.clear();
         }
         let ask = || match process.space.find_rule(address) {
-            Found::Nothing => Known::Nothing,
-            Found::Unsafe => Known::Unsafe,
-            Found::Rule { .. } if process.space.is_entry_function(address) => Known::Entry,
-            Found::Rule { rule, in_library: true } => Known::Usual(rule.short()),
-            Found::Rule { in_library: false, .. } => Known::Rare,
+            FoundRule::Nothing => KnownRule::Nothing,
+            FoundRule::Unsafe => KnownRule::Unsafe,
+            FoundRule::Rule { .. } if process.space.is_entry_function(address) => KnownRule::Entry,
+            FoundRule::Rule { rule, in_library: true } => KnownRule::Usual(rule.short()),
+            FoundRule::Rule { in_library: false, .. } => KnownRule::Rare,
         };
         *self.known.entry((process.generation, address)).or_insert_with(ask)
     }
@@ -302,7 +302,7 @@ impl StackUnwinder {
     }
 
     /// By the library, which follows few registers. Gives the outcome and the last stack pointer.
-    fn by_library<R: Registers>(
+    fn by_library<R: MachineRegisters>(
         &mut self,
         process: &Process,
         ip: u64,
@@ -326,7 +326,7 @@ impl StackUnwinder {
             }
             let known = self.known(process, address);
             let word = |address: u64| word_at(base, stack, address);
-            if let Known::Usual(Some(rule)) = known
+            if let KnownRule::Usual(Some(rule)) = known
                 && R::HAS_RULES
             {
                 match registers.by_rule(&rule, word) {
@@ -342,8 +342,8 @@ impl StackUnwinder {
                 }
             }
             match known {
-                Known::Unsafe => break Outcome::Broken,
-                Known::Entry => break Outcome::Complete,
+                KnownRule::Unsafe => break Outcome::Broken,
+                KnownRule::Entry => break Outcome::Complete,
                 known if R::HAS_RULES && needs_all(space, known, at) => return Err(NeedsAll),
                 _ => {}
             }
@@ -371,10 +371,10 @@ impl StackUnwinder {
 
     /// The caller of a frame by the library's own reading of the tables, or by what it assumes where they say nothing; or how
     /// the stack ends there. The copy of the stack begins at the given address.
-    fn ask_library<R: Registers>(
+    fn ask_library<R: MachineRegisters>(
         &mut self,
         space: &AddressSpace,
-        known: Known,
+        known: KnownRule,
         at: FrameAddress,
         registers: &mut R,
         (base, stack): (u64, StackCopy<'_>),
@@ -407,11 +407,11 @@ impl StackUnwinder {
         if caller.is_ok() {
             self.unread = None; // the caller was found without it
         }
-        let is_amid = |sp| known == Known::Nothing && has_caller_beyond(space, base, sp, stack);
+        let is_amid = |sp| known == KnownRule::Nothing && has_caller_beyond(space, base, sp, stack);
         let outcome = match caller.map(|caller| caller.and_then(FrameAddress::from_return_address)) {
             // A word of the frame that is not a caller must not be reported as one.
             Ok(Some(caller))
-                if known == Known::Nothing
+                if known == KnownRule::Nothing
                     && space.is_executable(address)
                     && !space.is_executable(caller.address_for_lookup()) =>
             {
@@ -435,7 +435,7 @@ impl StackUnwinder {
             }
             Err(_) if is_called_from_entry(space, base, registers.sp(), stack) => end(space, at),
             Err(Error::CouldNotReadStack(word)) if is_absent(word, base, stack) => Outcome::StackAbsent,
-            Err(_) => lost(space, address, known == Known::Nothing),
+            Err(_) => lost(space, address, known == KnownRule::Nothing),
         };
         ControlFlow::Break(outcome)
     }
@@ -443,11 +443,11 @@ impl StackUnwinder {
 
 /// Whether finding the caller takes all registers, or a search of the stack: for a rule that the library does not follow, and
 /// in an innermost frame without a rule, since its function may not have set up its frame pointer yet.
-fn needs_all(space: &AddressSpace, known: Known, at: FrameAddress) -> bool {
+fn needs_all(space: &AddressSpace, known: KnownRule, at: FrameAddress) -> bool {
     let address = at.address_for_lookup();
     match known {
-        Known::Rare => true,
-        Known::Nothing => {
+        KnownRule::Rare => true,
+        KnownRule::Nothing => {
             !at.is_return_address() && !space.is_generated(address) && space.is_in_file(address)
         }
         _ => false,
@@ -455,14 +455,14 @@ fn needs_all(space: &AddressSpace, known: Known, at: FrameAddress) -> bool {
 }
 
 /// What a signal interrupted, if this is the frame of a trampoline that returns from the signal's handler.
-fn interrupted<R: Registers>(
+fn interrupted<R: MachineRegisters>(
     space: &AddressSpace,
-    known: Known,
+    known: KnownRule,
     at: FrameAddress,
     registers: &R,
     word: impl Fn(u64) -> Option<u64>,
 ) -> Option<(u64, R)> {
-    let has_usual_rule = matches!(known, Known::Usual(_)) && R::HAS_RULES;
+    let has_usual_rule = matches!(known, KnownRule::Usual(_)) && R::HAS_RULES;
     let may_be = !has_usual_rule && at.is_return_address();
     may_be.then(|| registers.interrupted(space, word)).flatten()
 }

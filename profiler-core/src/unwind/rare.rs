@@ -23,7 +23,7 @@ use super::ends::{
 };
 use super::untabled::{self, Caller, above_saved_registers, by_frame_pointer, interrupted, of_innermost};
 use super::{MAX_FRAMES, STACK_ADDRESSES, stub, word_at};
-use crate::elf::Found;
+use crate::elf::FoundRule;
 use crate::elf::rules::{NoCaller, Registers, Rule};
 use crate::process::{AddressSpace, Process};
 use crate::profile::Outcome;
@@ -57,10 +57,10 @@ impl RuleCache {
             self.0.clear();
         }
         let ask = || match process.space.find_rule(address) {
-            Found::Nothing => At::Nothing,
-            Found::Unsafe => At::Unsafe,
-            Found::Rule { .. } if process.space.is_entry_function(address) => At::Entry,
-            Found::Rule { rule, .. } => At::Rule(Arc::from(rule)),
+            FoundRule::Nothing => At::Nothing,
+            FoundRule::Unsafe => At::Unsafe,
+            FoundRule::Rule { .. } if process.space.is_entry_function(address) => At::Entry,
+            FoundRule::Rule { rule, .. } => At::Rule(Arc::from(rule)),
         };
         self.0.entry((process.generation, address)).or_insert_with(ask).clone()
     }
@@ -189,7 +189,7 @@ fn without_table(
     // A word of the frame that is no caller shall not be shown as one.
     let is_caller =
         |caller: &Caller| !is_code(address) || caller.ip == 0 || is_code(caller.ip.wrapping_sub(1));
-    let caller = caller.and_then(|caller| Some(caller).filter(is_caller).ok_or(untabled::NoCaller::Wild));
+    let caller = caller.and_then(|caller| Some(caller).filter(is_caller).ok_or(untabled::NotACaller::Wild));
     let caller = caller.or_else(|error| {
         let is_return = |word| is_return_address(space, word);
         let may_save = !at.is_return_address() && !is_generated;
@@ -207,12 +207,12 @@ fn address_of(ip: u64, is_interrupted: bool) -> Option<FrameAddress> {
     }
 }
 
-impl From<untabled::NoCaller> for NoCaller {
-    fn from(error: untabled::NoCaller) -> Self {
+impl From<untabled::NotACaller> for NoCaller {
+    fn from(error: untabled::NotACaller) -> Self {
         match error {
-            untabled::NoCaller::Unread(address) => Self::Unread(address),
-            untabled::NoCaller::Outermost => Self::Outermost,
-            untabled::NoCaller::Wild => Self::Unknown,
+            untabled::NotACaller::Unread(address) => Self::Unread(address),
+            untabled::NotACaller::Outermost => Self::Outermost,
+            untabled::NotACaller::Wild => Self::Unknown,
         }
     }
 }

@@ -39,7 +39,7 @@ pub(super) struct Caches {
 }
 
 /// A machine's registers that unwinding follows.
-pub(super) trait Registers: Sized {
+pub(super) trait MachineRegisters: Sized {
     /// The library's unwinder for them.
     type Unwinder: Unwinder<UnwindRegs = Self, Module = Module<SectionBytes>>;
 
@@ -78,7 +78,7 @@ pub(super) trait Registers: Sized {
     }
 }
 
-impl Registers for UnwindRegsX86_64 {
+impl MachineRegisters for UnwindRegsX86_64 {
     type Unwinder = UnwinderX86_64<SectionBytes>;
     const HAS_RULES: bool = true;
 
@@ -138,7 +138,7 @@ pub(super) fn aarch64(unwinders: &Unwinders, pc: u64, lr: u64, sp: u64, fp: u64)
     UnwindRegsAarch64::new_with_ptr_auth_mask(PtrAuthMask::from_max_known_address(highest), lr, sp, fp)
 }
 
-impl Registers for UnwindRegsAarch64 {
+impl MachineRegisters for UnwindRegsAarch64 {
     type Unwinder = UnwinderAarch64<SectionBytes>;
     const HAS_RULES: bool = false;
 

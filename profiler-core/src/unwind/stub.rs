@@ -8,7 +8,7 @@ const ROOM_BYTES: u64 = 8;
 
 /// A caller, and the stack pointer there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Caller {
+pub(super) struct StubCaller {
     pub(super) return_address: u64,
     pub(super) sp: u64,
 }
@@ -20,7 +20,7 @@ pub(super) fn caller(
     sp: u64,
     bp: u64,
     read: impl Fn(u64) -> Option<u64>,
-) -> Option<Caller> {
+) -> Option<StubCaller> {
     let word = |base: u64, offset: u64| read(base.checked_add(offset)?);
     let is_code = |word: &u64| space.is_executable(word.wrapping_sub(1));
     let is_framed = bp >= sp
@@ -30,7 +30,7 @@ pub(super) fn caller(
         return None;
     }
     let return_address = word(sp, ROOM_BYTES).filter(|word| space.is_in_file(word.wrapping_sub(1)))?;
-    Some(Caller { return_address, sp: sp.checked_add(ROOM_BYTES + 8)? })
+    Some(StubCaller { return_address, sp: sp.checked_add(ROOM_BYTES + 8)? })
 }
 
 #[cfg(test)]
@@ -44,7 +44,7 @@ mod tests {
     const IN_FILE: u64 = 0x40_0005;
     const GENERATED: u64 = 0x50_0005;
 
-    fn found(bp: u64, words: &[u64]) -> Option<Caller> {
+    fn found(bp: u64, words: &[u64]) -> Option<StubCaller> {
         let mut table = ProcessTable::default();
         table.adopt(1, "python3");
         let file = LoadedObject { id: ObjectId(ObjectId::FIRST_FILE), image: None };
@@ -59,7 +59,7 @@ mod tests {
 
     #[test]
     fn a_stub_returns_past_the_room_it_made() {
-        let expected = Some(Caller { return_address: IN_FILE, sp: SP + 16 });
+        let expected = Some(StubCaller { return_address: IN_FILE, sp: SP + 16 });
         for bp in [0, 7, SP - 8, SP, SP + 16, u64::MAX] {
             assert_eq!(found(bp, &[1, IN_FILE, 2, 3]), expected, "{bp:#x}");
         }

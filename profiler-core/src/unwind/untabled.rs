@@ -17,7 +17,7 @@ pub(super) struct Caller {
 
 /// Why a word of the stack does not give a caller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum NoCaller {
+pub(super) enum NotACaller {
     /// The word at this address is missing.
     Unread(u64),
     /// The frame pointer is zero, which marks the outermost frame.
@@ -31,15 +31,15 @@ pub(super) fn by_frame_pointer(
     sp: u64,
     bp: u64,
     read: impl Fn(u64) -> Option<u64>,
-) -> Result<Caller, NoCaller> {
+) -> Result<Caller, NotACaller> {
     if bp == 0 {
-        return Err(NoCaller::Outermost);
+        return Err(NotACaller::Outermost);
     }
     if bp < sp {
-        return Err(NoCaller::Wild);
+        return Err(NotACaller::Wild);
     }
-    let above = bp.checked_add(8).ok_or(NoCaller::Wild)?;
-    let word = |address| read(address).ok_or(NoCaller::Unread(address));
+    let above = bp.checked_add(8).ok_or(NotACaller::Wild)?;
+    let word = |address| read(address).ok_or(NotACaller::Unread(address));
     Ok(Caller { bp: word(bp)?, ip: word(above)?, sp: above.wrapping_add(8) })
 }
 
@@ -51,8 +51,8 @@ pub(super) fn of_innermost(
     in_file: bool,
     is_code: impl Fn(u64) -> bool,
     read: impl Fn(u64) -> Option<u64>,
-) -> Result<Caller, NoCaller> {
-    let top = read(sp).ok_or(NoCaller::Unread(sp))?;
+) -> Result<Caller, NotACaller> {
+    let top = read(sp).ok_or(NotACaller::Unread(sp))?;
     let returns_to = |address: u64| read(address).filter(|&word| is_code(word.wrapping_sub(1)));
     if top == bp
         && let Some(ip) = returns_to(sp.wrapping_add(8))
@@ -65,7 +65,7 @@ pub(super) fn of_innermost(
     // A frame pointer of zero may be any number that the function computes with.
     let otherwise = || by_frame_pointer(sp, bp, read);
     found.map_or_else(otherwise, Ok).map_err(|error| match error {
-        NoCaller::Outermost => NoCaller::Wild,
+        NotACaller::Outermost => NotACaller::Wild,
         other => other,
     })
 }
@@ -127,7 +127,7 @@ mod tests {
     const CODE: u64 = 0x40_0005;
     const OUTER: u64 = 0x41_0005;
 
-    fn innermost(bp: u64, in_file: bool, words: &[u64]) -> Result<Caller, NoCaller> {
+    fn innermost(bp: u64, in_file: bool, words: &[u64]) -> Result<Caller, NotACaller> {
         let read = |address: u64| words.get(usize::try_from(address.checked_sub(SP)? / 8).ok()?).copied();
         of_innermost(SP, bp, in_file, |word| (0x40_0000..0x42_0000).contains(&word), read)
     }
@@ -175,11 +175,11 @@ mod tests {
 
     #[test]
     fn a_number_in_the_frame_pointer_leads_nowhere() {
-        assert_eq!(innermost(0, true, &[7, 7]), Err(NoCaller::Wild));
-        assert_eq!(innermost(SP - 8, true, &[7, 7]), Err(NoCaller::Wild));
-        assert_eq!(innermost(SP + 800, true, &[7, 7]), Err(NoCaller::Unread(SP + 800)));
-        assert_eq!(innermost(1, true, &[]), Err(NoCaller::Unread(SP)));
-        assert_eq!(innermost(u64::MAX, true, &[7, 7]), Err(NoCaller::Wild));
+        assert_eq!(innermost(0, true, &[7, 7]), Err(NotACaller::Wild));
+        assert_eq!(innermost(SP - 8, true, &[7, 7]), Err(NotACaller::Wild));
+        assert_eq!(innermost(SP + 800, true, &[7, 7]), Err(NotACaller::Unread(SP + 800)));
+        assert_eq!(innermost(1, true, &[]), Err(NotACaller::Unread(SP)));
+        assert_eq!(innermost(u64::MAX, true, &[7, 7]), Err(NotACaller::Wild));
     }
 
     #[test]

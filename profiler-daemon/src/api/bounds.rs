@@ -4,7 +4,7 @@ use std::time::Duration;
 
 /// Limits that no settings change.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Bounds {
+pub(crate) struct ApiBounds {
     /// Request line and headers (bytes).
     pub(crate) head_bytes: usize,
     /// A request's body (bytes).
@@ -38,7 +38,7 @@ pub(crate) struct Bounds {
     pub(crate) stopping: Duration,
 }
 
-impl Default for Bounds {
+impl Default for ApiBounds {
     fn default() -> Self {
         Self {
             head_bytes: 64 << 10,

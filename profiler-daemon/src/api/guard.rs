@@ -7,13 +7,13 @@ use axum::http::header::{AUTHORIZATION, HOST, ORIGIN};
 use axum::http::uri::Authority;
 use axum::http::{HeaderMap, HeaderValue, StatusCode, Uri};
 
-use super::listen::{Network, Rules};
+use super::listen::{AccessRules, Network};
 use super::problem::Problem;
 use crate::sys::peer::Peer;
 
 /// The other end of a connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Caller {
+pub(super) enum Requester {
     /// Somebody on the socket, who may use it or not: that is asked for each request, since settings change.
     Peer(Arc<Peer>),
     /// Somebody on the network.
@@ -33,8 +33,8 @@ pub(super) enum Caller {
 ///
 /// Why not, and what to do.
 pub(super) fn admit(
-    rules: &Rules,
-    caller: &Caller,
+    rules: &AccessRules,
+    caller: &Requester,
     uri: &Uri,
     headers: &HeaderMap,
     is_open: bool,
@@ -47,15 +47,15 @@ pub(super) fn admit(
     }
     let hosts = hosts(uri, headers)?;
     match caller {
-        Caller::Peer(peer) if rules.peers.admits(peer) => check_local(&hosts),
-        Caller::Peer(peer) => Err(Problem::new(
+        Requester::Peer(peer) if rules.peers.admits(peer) => check_local(&hosts),
+        Requester::Peer(peer) => Err(Problem::new(
             StatusCode::FORBIDDEN,
             format!(
                 "user {} may not use this socket; run as root or as a member of the group in listen.group",
                 peer.user
             ),
         )),
-        Caller::Network { here, name, .. } => {
+        Requester::Network { here, name, .. } => {
             let Some(network) = &rules.network else {
                 return Err(Problem::new(
                     StatusCode::FORBIDDEN,

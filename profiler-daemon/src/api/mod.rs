@@ -38,15 +38,15 @@ use anyhow::{Result, anyhow};
 use config::DaemonSettings;
 use tokio::sync::{Semaphore, mpsc};
 
-pub(crate) use answers::attach::Attach;
+pub(crate) use answers::attach::AttachBody;
 
 use crate::service::command::CommandSender;
-use bounds::Bounds;
-use listen::socket::{self, Place};
-use listen::{Rules, tcp};
-use observe::Counters;
-use pace::{Pace, Paces};
-use serve::Change;
+use bounds::ApiBounds;
+use listen::socket::{self, SocketPlace};
+use listen::{AccessRules, tcp};
+use observe::ApiCounters;
+use pace::{AnswerPace, Paces};
+use serve::ListenerChange;
 
 /// What the thread that answers takes at most to let go of a listener.
 const AT_ONCE: Duration = Duration::from_millis(if cfg!(test) { 20_000 } else { 500 });
@@ -54,8 +54,8 @@ const AT_ONCE: Duration = Duration::from_millis(if cfg!(test) { 20_000 } else { 
 /// What every request may look at.
 struct Api {
     commands: CommandSender,
-    bounds: Bounds,
-    counters: Counters,
+    bounds: ApiBounds,
+    counters: ApiCounters,
     force: RwLock<Arc<Force>>,
     renderings: Arc<Semaphore>,
     unasked: Unasked,
@@ -65,13 +65,13 @@ struct Api {
 #[derive(Default)]
 struct Unasked {
     network: Paces,
-    socket: Pace,
+    socket: AnswerPace,
 }
 
 /// What the settings say, replaced as a whole.
 struct Force {
     settings: DaemonSettings,
-    rules: Rules,
+    rules: AccessRules,
     requests: Arc<Semaphore>,
 }
 
@@ -82,15 +82,15 @@ impl Api {
 }
 
 /// What new settings need, made before they are in force: files are read and groups asked for, which may take its time.
-pub(crate) struct Prepared(Force);
+pub(crate) struct PreparedInterface(Force);
 
 /// Makes what new settings need.
 ///
 /// # Errors
 ///
 /// What of them cannot be carried out, and what to do.
-pub(crate) fn prepare(settings: &DaemonSettings) -> Result<Prepared> {
-    Force::new(settings).map(Prepared)
+pub(crate) fn prepare(settings: &DaemonSettings) -> Result<PreparedInterface> {
+    Force::new(settings).map(PreparedInterface)
 }
 
 /// What of these settings a server would refuse, and what a person should know of the rest, in lines.
@@ -101,16 +101,16 @@ pub(crate) fn problems(settings: &DaemonSettings) -> (Vec<anyhow::Error>, Vec<St
 impl Force {
     fn new(settings: &DaemonSettings) -> Result<Self> {
         let requests = Arc::new(Semaphore::new(settings.limits.requests as usize));
-        Ok(Self { settings: settings.clone(), rules: Rules::read(&settings.listen)?, requests })
+        Ok(Self { settings: settings.clone(), rules: AccessRules::read(&settings.listen)?, requests })
     }
 }
 
 /// The interface while it is there. Dropped, it ends.
 pub(crate) struct Server {
     api: Arc<Api>,
-    place: Place,
+    place: SocketPlace,
     address: Option<SocketAddr>,
-    changes: Option<mpsc::UnboundedSender<Change>>,
+    changes: Option<mpsc::UnboundedSender<ListenerChange>>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -120,25 +120,25 @@ pub(crate) struct Server {
 ///
 /// What of the settings cannot be carried out, and what to do; nothing is left of it then.
 pub(crate) fn start(settings: &DaemonSettings, commands: CommandSender) -> Result<Server> {
-    start_within(settings, commands, Bounds::default())
+    start_within(settings, commands, ApiBounds::default())
 }
 
-fn start_within(settings: &DaemonSettings, commands: CommandSender, bounds: Bounds) -> Result<Server> {
+fn start_within(settings: &DaemonSettings, commands: CommandSender, bounds: ApiBounds) -> Result<Server> {
     let force = Force::new(settings)?;
     let network = settings.listen.tcp.map(tcp).transpose()?;
     let (unix, place) = socket::listen(&settings.listen.socket, &force.rules.peers)?;
     let api = Arc::new(Api {
         commands,
         bounds,
-        counters: Counters::default(),
+        counters: ApiCounters::default(),
         force: RwLock::new(Arc::new(force)),
         renderings: Arc::new(Semaphore::new(bounds.renderings)),
         unasked: Unasked::default(),
     });
     let (changes, changed) = mpsc::unbounded_channel();
     let address = address_of(network.as_ref());
-    let _ = changes.send(Change::Unix(unix));
-    let _ = changes.send(Change::Tcp(network));
+    let _ = changes.send(ListenerChange::Unix(unix));
+    let _ = changes.send(ListenerChange::Tcp(network));
     let thread = spawn(Arc::clone(&api), changed)?;
     Ok(Server { api, place, address, changes: Some(changes), thread: Some(thread) })
 }
@@ -147,7 +147,7 @@ fn address_of(network: Option<&TcpListener>) -> Option<SocketAddr> {
     network.and_then(|listener| listener.local_addr().ok())
 }
 
-fn spawn(api: Arc<Api>, changes: mpsc::UnboundedReceiver<Change>) -> Result<JoinHandle<()>> {
+fn spawn(api: Arc<Api>, changes: mpsc::UnboundedReceiver<ListenerChange>) -> Result<JoinHandle<()>> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .max_blocking_threads(api.bounds.renderings + 1)
@@ -180,8 +180,8 @@ impl Server {
     /// # Errors
     ///
     /// What cannot be carried out; everything is as it was then.
-    pub(crate) fn adopt(&mut self, prepared: Prepared) -> Result<()> {
-        let (old, Prepared(new)) = (self.api.force(), prepared);
+    pub(crate) fn adopt(&mut self, prepared: PreparedInterface) -> Result<()> {
+        let (old, PreparedInterface(new)) = (self.api.force(), prepared);
         let listen = &new.settings.listen;
         let socket = if listen.socket == self.place.path() {
             self.place.set_rights(&new.rules.peers)?;
@@ -195,12 +195,12 @@ impl Server {
         })?;
         *self.api.force.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(new);
         if let Some((listener, place)) = socket {
-            self.send(Change::Unix(listener));
+            self.send(ListenerChange::Unix(listener));
             self.place = place;
         }
         if let Some(listener) = network {
             self.address = address_of(listener.as_ref());
-            self.send(Change::Tcp(listener));
+            self.send(ListenerChange::Tcp(listener));
         }
         Ok(())
     }
@@ -222,7 +222,7 @@ impl Server {
             (Err(_), Some(ours)) => {
                 self.close_network();
                 tcp(address).map(|listener| Some(Some(listener))).inspect_err(|_| match tcp(ours) {
-                    Ok(listener) => self.send(Change::Tcp(Some(listener))),
+                    Ok(listener) => self.send(ListenerChange::Tcp(Some(listener))),
                     Err(error) => {
                         tracing::error!("{error:#}; requests over the network are not served now");
                         self.address = None;
@@ -235,7 +235,7 @@ impl Server {
     /// Nobody listens on the network once this returns, if the thread does its part at all.
     fn close_network(&self) {
         let (closed, is_closed) = std::sync::mpsc::sync_channel(1);
-        self.send(Change::Close(closed));
+        self.send(ListenerChange::Close(closed));
         let _ = is_closed.recv_timeout(AT_ONCE);
     }
 
@@ -245,7 +245,7 @@ impl Server {
         self.adopt(prepare(settings)?)
     }
 
-    fn send(&self, change: Change) {
+    fn send(&self, change: ListenerChange) {
         if let Some(changes) = &self.changes {
             let _ = changes.send(change); // the thread ends with us alone
         }

@@ -18,21 +18,21 @@ use http_body::{Body as HttpBody, Frame, SizeHint};
 use tokio::sync::OwnedSemaphorePermit;
 
 use super::connection_slots::ConnectionSlot;
-use super::guard::{self, Caller};
+use super::guard::{self, Requester};
 use super::problem::Problem;
 use super::serve::Deadline;
 use super::{Api, routes};
 
 /// What happened since the interface began.
 #[derive(Debug, Default)]
-pub(super) struct Counters {
+pub(super) struct ApiCounters {
     answers: Mutex<BTreeMap<u16, u64>>,
     panics: AtomicU64,
     connections_failed: AtomicU64,
     profiles_abandoned: AtomicU64,
 }
 
-impl Counters {
+impl ApiCounters {
     /// A request was answered.
     fn answered(&self, status: StatusCode) {
         let mut answers = self.answers.lock().unwrap_or_else(PoisonError::into_inner);
@@ -82,7 +82,7 @@ pub(super) async fn observe(State(api): State<Arc<Api>>, request: Request, next:
         deadline.allow(api.bounds.body + api.bounds.answer);
     }
     let from = match request.extensions().get() {
-        Some(Caller::Network { from, .. }) => Some(*from),
+        Some(Requester::Network { from, .. }) => Some(*from),
         _ => None,
     };
     let unasked = async || match from {
@@ -125,7 +125,7 @@ pub(super) async fn observe(State(api): State<Arc<Api>>, request: Request, next:
 fn admit(api: &Api, request: &Request) -> Result<Option<OwnedSemaphorePermit>, Problem> {
     let force = api.force();
     let is_open = routes::is_open(request.uri().path());
-    let caller = request.extensions().get::<Caller>();
+    let caller = request.extensions().get::<Requester>();
     let caller = caller.ok_or_else(|| Problem::internal("internal error: the caller is unknown"))?;
     guard::admit(&force.rules, caller, request.uri(), request.headers(), is_open)?;
     if is_open {
@@ -139,7 +139,7 @@ fn admit(api: &Api, request: &Request) -> Result<Option<OwnedSemaphorePermit>, P
 }
 
 /// The answer of `answer`, or a problem if it panics.
-async fn unpanicked(counters: &Counters, answer: impl Future<Output = Response<Body>>) -> Response<Body> {
+async fn unpanicked(counters: &ApiCounters, answer: impl Future<Output = Response<Body>>) -> Response<Body> {
     let mut answer = pin!(answer);
     let caught = poll_fn(|context| match catch_unwind(AssertUnwindSafe(|| answer.as_mut().poll(context))) {
         Ok(polled) => polled.map(Some),
@@ -223,7 +223,7 @@ mod tests {
 
     #[test]
     fn a_panic_is_an_answer_and_counted() {
-        let counters = Counters::default();
+        let counters = ApiCounters::default();
         let response = polled(unpanicked(&counters, async { panic!("as a test") }));
         assert_eq!((response.status(), counters.panics()), (StatusCode::INTERNAL_SERVER_ERROR, 1));
     }

@@ -21,9 +21,9 @@ const MOST_ADDRESSES: usize = 1024;
 
 /// A bucket of answers. Who finds none waits: connections are few, and each waits for one answer at a time.
 #[derive(Debug, Default)]
-pub(super) struct Pace(Mutex<Option<Instant>>);
+pub(super) struct AnswerPace(Mutex<Option<Instant>>);
 
-impl Pace {
+impl AnswerPace {
     /// When the next answer may be given, if somebody asks now.
     fn next(&self, now: Instant) -> Instant {
         let mut taken = self.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -82,7 +82,7 @@ mod tests {
 
     #[test]
     fn some_are_answered_at_once_and_the_others_one_after_the_other() {
-        let (pace, begin) = (Pace::default(), Instant::now() + Duration::from_secs(3600));
+        let (pace, begin) = (AnswerPace::default(), Instant::now() + Duration::from_secs(3600));
         let waits = |at: Instant| pace.next(at).saturating_duration_since(at);
         assert!((0..AT_ONCE).all(|_| waits(begin).is_zero()));
         assert_eq!([waits(begin), waits(begin)], [EACH, EACH * 2]);

@@ -6,7 +6,7 @@ use jiff::Zoned;
 use profile_files::when::When;
 use profile_files::{FORMATS, Format};
 
-use super::bounds::Bounds;
+use super::bounds::ApiBounds;
 use super::problem::Problem;
 
 /// A parameter.
@@ -15,14 +15,14 @@ pub(super) struct Parameter {
     /// Its name.
     pub(super) name: &'static str,
     /// What it is.
-    pub(super) kind: Kind,
+    pub(super) kind: ParameterKind,
     /// What it means.
     pub(super) doc: &'static str,
 }
 
 /// What a parameter can be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum ParameterKind {
     /// A time such as `-1h`, or Unix seconds.
     Moment,
     /// Whole seconds, from 1 to the bound.
@@ -35,10 +35,10 @@ pub(super) enum Kind {
     Format,
 }
 
-impl Kind {
+impl ParameterKind {
     /// Whether it may be written more than once.
     pub(super) fn is_repeated(self) -> bool {
-        matches!(self, Kind::Target | Kind::Label)
+        matches!(self, ParameterKind::Target | ParameterKind::Label)
     }
 }
 
@@ -55,7 +55,7 @@ impl Params {
     pub(super) fn read(
         query: Option<&str>,
         known: &'static [&'static Parameter],
-        bounds: &Bounds,
+        bounds: &ApiBounds,
     ) -> Result<Self, Problem> {
         let mut given: Vec<(&'static Parameter, String)> = Vec::new();
         for (name, text) in form_urlencoded::parse(query.unwrap_or_default().as_bytes()) {

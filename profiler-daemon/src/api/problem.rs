@@ -5,7 +5,7 @@ use axum::http::header::{ALLOW, CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE};
 use axum::http::{HeaderValue, Response, StatusCode};
 use serde::Serialize;
 
-use crate::service::command::Refused;
+use crate::service::command::CommandRefused;
 
 /// The media type.
 pub(crate) const PROBLEM_JSON: &str = "application/problem+json";
@@ -85,14 +85,14 @@ impl Problem {
     }
 }
 
-impl From<Refused> for Problem {
-    fn from(refused: Refused) -> Self {
+impl From<CommandRefused> for Problem {
+    fn from(refused: CommandRefused) -> Self {
         let status = match &refused {
-            Refused::Unknown(_) => StatusCode::NOT_FOUND,
-            Refused::Conflict(_) => StatusCode::CONFLICT,
-            Refused::Invalid(_) => StatusCode::UNPROCESSABLE_ENTITY,
-            Refused::Busy(_) => StatusCode::TOO_MANY_REQUESTS,
-            Refused::Stopping => StatusCode::SERVICE_UNAVAILABLE,
+            CommandRefused::Unknown(_) => StatusCode::NOT_FOUND,
+            CommandRefused::Conflict(_) => StatusCode::CONFLICT,
+            CommandRefused::Invalid(_) => StatusCode::UNPROCESSABLE_ENTITY,
+            CommandRefused::Busy(_) => StatusCode::TOO_MANY_REQUESTS,
+            CommandRefused::Stopping => StatusCode::SERVICE_UNAVAILABLE,
         };
         Self::new(status, refused.to_string())
     }

@@ -12,7 +12,7 @@ use axum::response::IntoResponse;
 use axum::routing::{MethodFilter, MethodRouter, on};
 use profile_files::FORMATS;
 
-use super::params::{Kind, Parameter};
+use super::params::{Parameter, ParameterKind};
 use super::problem::Problem;
 use super::{Api, answers, observe};
 
@@ -20,7 +20,7 @@ use super::{Api, answers, observe};
 #[derive(Debug)]
 pub(super) struct Route {
     /// How.
-    pub(super) method: Method,
+    pub(super) method: RouteMethod,
     /// Where; `{name}` is a target's.
     pub(super) path: &'static str,
     /// Who answers.
@@ -39,13 +39,13 @@ pub(super) struct Route {
 
 /// How it is asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Method {
+pub(super) enum RouteMethod {
     Get,
     Post,
     Delete,
 }
 
-impl Method {
+impl RouteMethod {
     /// Its name in lower case.
     pub(super) fn as_str(self) -> &'static str {
         match self {
@@ -101,29 +101,29 @@ pub(super) const SECRET: [u16; 2] = [401, 429];
 
 pub(super) static FROM: Parameter = Parameter {
     name: "from",
-    kind: Kind::Moment,
+    kind: ParameterKind::Moment,
     doc: "Start: Unix seconds, an age (-1h), a time of day (09:30, the most recent one) or a date and time \
           (2026-11-22T09:30 in the daemon's time zone, or 2026-11-22T09:30Z).",
 };
 pub(super) static TO: Parameter =
-    Parameter { name: "to", kind: Kind::Moment, doc: "End, in the same form; now by default." };
+    Parameter { name: "to", kind: ParameterKind::Moment, doc: "End, in the same form; now by default." };
 pub(super) static SECONDS: Parameter = Parameter {
     name: "seconds",
-    kind: Kind::Seconds,
+    kind: ParameterKind::Seconds,
     doc: "Wait this long and return what was sampled meanwhile, instead of `from` and `to`.",
 };
 pub(super) static TARGET: Parameter = Parameter {
     name: "target",
-    kind: Kind::Target,
+    kind: ParameterKind::Target,
     doc: "Only this target; may be repeated. Default: all targets.",
 };
 pub(super) static LABEL: Parameter = Parameter {
     name: "label",
-    kind: Kind::Label,
+    kind: ParameterKind::Label,
     doc: "Only targets with this label, as KEY=TEXT; may be repeated, and all have to match.",
 };
 pub(super) static FORMAT: Parameter =
-    Parameter { name: "format", kind: Kind::Format, doc: "The format; json by default." };
+    Parameter { name: "format", kind: ParameterKind::Format, doc: "The format; json by default." };
 
 const fn json(schema: &'static str) -> (&'static str, Option<&'static str>) {
     ("application/json", Some(schema))
@@ -141,7 +141,7 @@ const fn get(
 ) -> Route {
     let answer = Answered { status: 200, contents };
     Route {
-        method: Method::Get,
+        method: RouteMethod::Get,
         path,
         operation,
         summary,
@@ -193,25 +193,25 @@ pub(super) static ROUTES: [Route; 15] = [
         )
     },
     Route {
-        method: Method::Post,
+        method: RouteMethod::Post,
         body: Some("Attach"),
         answer: Answered { status: 201, contents: &[json("Named")] },
         problems: &[408, 409, 413, 415, 422],
         ..get("/v1/attach", Operation::Attach, "Profile another target for some time.", &[])
     },
     Route {
-        method: Method::Delete,
+        method: RouteMethod::Delete,
         answer: Answered { status: 204, contents: &[] },
         problems: &[404, 409],
         ..get("/v1/targets/{name}", Operation::Detach, "Remove a target that was added by a request.", &[])
     },
     Route {
-        method: Method::Post,
+        method: RouteMethod::Post,
         problems: &[409, 422],
         ..get("/v1/reload", Operation::Reload, "Reload the settings.", &[json("Message")])
     },
     Route {
-        method: Method::Post,
+        method: RouteMethod::Post,
         ..get(
             "/v1/stop",
             Operation::Stop,

@@ -28,7 +28,7 @@ use tokio_rustls::server::TlsStream;
 use tokio_rustls::{LazyConfigAcceptor, TlsAcceptor};
 
 use super::connection_slots::{ConnectionSlot, ConnectionSlots};
-use super::guard::Caller;
+use super::guard::Requester;
 use super::{Api, routes};
 use crate::sys::peer::Peer;
 
@@ -59,7 +59,7 @@ impl Deadline {
 }
 
 /// What a thread that answers is told.
-pub(super) enum Change {
+pub(super) enum ListenerChange {
     /// Listen here from now on, and nowhere else.
     Unix(std::os::unix::net::UnixListener),
     /// The same for the network; or not at all.
@@ -69,7 +69,7 @@ pub(super) enum Change {
 }
 
 /// Answers until the other end of `changes` is dropped, then lets what has begun end.
-pub(super) async fn run(api: Arc<Api>, mut changes: mpsc::UnboundedReceiver<Change>) {
+pub(super) async fn run(api: Arc<Api>, mut changes: mpsc::UnboundedReceiver<ListenerChange>) {
     let (ending, end) = watch::channel(());
     let seats = ConnectionSlots::new(api.bounds.connections, api.bounds.connections_each);
     let mut tasks = Tasks { router: routes::router(&api), api, end, seats, connections: JoinSet::new() };
@@ -78,9 +78,9 @@ pub(super) async fn run(api: Arc<Api>, mut changes: mpsc::UnboundedReceiver<Chan
     loop {
         tokio::select! {
             change = changes.recv() => match change {
-                Some(Change::Unix(listener)) => unix = UnixListener::from_std(listener).ok(),
-                Some(Change::Tcp(listener)) => tcp = listener.and_then(|tcp| TcpListener::from_std(tcp).ok()),
-                Some(Change::Close(closed)) => {
+                Some(ListenerChange::Unix(listener)) => unix = UnixListener::from_std(listener).ok(),
+                Some(ListenerChange::Tcp(listener)) => tcp = listener.and_then(|tcp| TcpListener::from_std(tcp).ok()),
+                Some(ListenerChange::Close(closed)) => {
                     tcp = None;
                     let _ = closed.try_send(()); // who waits has room for it
                 }
@@ -142,7 +142,7 @@ impl Tasks {
     fn unix(&mut self, socket: UnixStream, slot: OwnedSemaphorePermit) {
         let peer = socket.peer_cred().and_then(|peer| Peer::of(socket.as_fd(), peer.uid(), peer.gid()));
         let caller = match peer {
-            Ok(peer) => Caller::Peer(Arc::new(peer)),
+            Ok(peer) => Requester::Peer(Arc::new(peer)),
             Err(_) => return self.api.counters.connection_failed(),
         };
         let connection = self.connection();
@@ -163,11 +163,11 @@ impl Tasks {
         self.connections.spawn(async move {
             let served = async {
                 match tls {
-                    None => connection.serve(socket, Caller::Network { here, from, name: None }).await,
+                    None => connection.serve(socket, Requester::Network { here, from, name: None }).await,
                     Some(tls) => match connection.shake_hands(socket, &tls, from).await {
                         Some(stream) => {
                             let name = stream.get_ref().1.server_name().map(str::to_owned);
-                            connection.serve(stream, Caller::Network { here, from, name }).await;
+                            connection.serve(stream, Requester::Network { here, from, name }).await;
                         }
                         None => connection.api.counters.connection_failed(),
                     },
@@ -208,7 +208,7 @@ impl Connection {
         timeout(head, begin.into_stream(Arc::clone(tls.config()))).await.ok()?.ok()
     }
 
-    async fn serve<S: AsyncRead + AsyncWrite + Unpin>(self, stream: S, caller: Caller) {
+    async fn serve<S: AsyncRead + AsyncWrite + Unpin>(self, stream: S, caller: Requester) {
         let Self { api, router, mut end, seat } = self;
         let first = Until { at: Instant::now() + api.bounds.head, is_rest: false };
         let (until, mut until_when) = watch::channel(first);

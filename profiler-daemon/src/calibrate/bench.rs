@@ -8,10 +8,10 @@ use profiler_core::rate::calibration::Trial;
 use profiler_core::rate::{Dither, HandlerTime};
 use profiler_core::unwind::method::{Method, MethodChoice};
 
-use super::child::Workload;
-use super::load::{Load, waiting};
+use super::child::WorkerProcess;
+use super::load::{OtherLoad, waiting};
 use super::place::CpuPair;
-use super::spin::{Kind, LINES, SpinWork};
+use super::spin::{LINES, SpinKind, SpinWork};
 use super::workload::{Done, Work};
 use crate::explain;
 use crate::objects::Symbols;
@@ -42,9 +42,9 @@ const SETTLING_NS: u64 = 2_000_000;
 
 /// Work that is sampled, and how.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Shape {
+pub(super) struct WorkShape {
     /// What the work waits for.
-    pub(super) kind: Kind,
+    pub(super) kind: SpinKind,
     /// How its stacks are found.
     pub(super) method: Method,
     /// How deep they are.
@@ -55,7 +55,7 @@ pub(super) struct Shape {
     pub(super) period_ns: u64,
 }
 
-impl Shape {
+impl WorkShape {
     /// The work, and how its samples are taken.
     fn sampled(&self, iterations: u64) -> (Work, ClockSettings) {
         let stack_bytes = if self.method.copies_stack() { STACK_ABOVE } else { 0 };
@@ -73,11 +73,11 @@ impl Shape {
 /// The work, and what samples it.
 pub(super) struct Bench {
     access: Access,
-    workload: Workload,
+    workload: WorkerProcess,
     by_frame_pointers: Session,
     by_tables: Session,
     seed: u64,
-    load: Load,
+    load: OtherLoad,
     /// None where the kernel's handler cannot be timed.
     tracer: Option<HandlerTracer>,
     cpu: u32,
@@ -87,7 +87,7 @@ pub(super) struct Bench {
 
 /// What sampled work took, and what happened meanwhile.
 #[derive(Default)]
-struct Sampled {
+struct SampledWork {
     cpu_ns: f64,
     own_ns: f64,
     samples: f64,
@@ -104,8 +104,8 @@ impl Bench {
         if let Some(cpu) = place.profiler {
             stay_on(cpu).context("the profiler could not be kept on one CPU")?;
         }
-        let mut workload = Workload::start(place.work)?;
-        let load = Load::watch();
+        let mut workload = WorkerProcess::start(place.work)?;
+        let load = OtherLoad::watch();
         // Its first answer says that the program has come up: only then is its code mapped.
         workload.begin(Work::Turns(1))?;
         workload.done()?;
@@ -125,14 +125,14 @@ impl Bench {
     }
 
     /// Iterations of this kind of work that take so much CPU time.
-    pub(super) fn iterations_for(&mut self, kind: Kind, cpu_ns: u64) -> Result<u64> {
+    pub(super) fn iterations_for(&mut self, kind: SpinKind, cpu_ns: u64) -> Result<u64> {
         let trial = Work::Spin(SpinWork { kind, frames: 0, stack_bytes: 0, iterations: TRIAL_ITERATIONS });
         let fastest = self.unsampled(trial)?.cpu_ns.min(self.unsampled(trial)?.cpu_ns).max(1);
         Ok((u128::from(TRIAL_ITERATIONS) * u128::from(cpu_ns) / u128::from(fastest)) as u64)
     }
 
     /// What samples of this shape cost the work, and what they cost us.
-    pub(super) fn samples(&mut self, shape: Shape, iterations: u64) -> Result<(Trial<3>, Trial<3>)> {
+    pub(super) fn samples(&mut self, shape: WorkShape, iterations: u64) -> Result<(Trial<3>, Trial<3>)> {
         let (work, settings) = shape.sampled(iterations);
         let (extra_ns, sampled) = self.compare(work, settings)?;
         let counts = [sampled.samples, sampled.frames, sampled.stack_bytes];
@@ -140,7 +140,7 @@ impl Bench {
     }
 
     /// How long the kernel's handler took for each of some samples of this shape; none where it cannot be timed.
-    pub(super) fn handler(&mut self, shape: Shape, iterations: u64) -> Result<Vec<HandlerTime>> {
+    pub(super) fn handler(&mut self, shape: WorkShape, iterations: u64) -> Result<Vec<HandlerTime>> {
         let Some(mut tracer) = self.tracer.take_if(|tracer| tracer.start(&[self.cpu]).is_ok()) else {
             return Ok(Vec::new());
         };
@@ -185,14 +185,14 @@ impl Bench {
         self.load.of_others(work_ns).max(waiting(self.spun.cpu_ns, self.spun.wall_ns))
     }
 
-    fn compare_silently(&mut self, work: Work) -> Result<(f64, Sampled)> {
+    fn compare_silently(&mut self, work: Work) -> Result<(f64, SampledWork)> {
         let settings =
             ClockSettings { period_ns: SILENT_PERIOD_NS, method: Method::Fp, stack_bytes: 0, mappings: true };
         self.compare(work, settings)
     }
 
     /// A B B A: what the sampled halves took more of, and what happened in them.
-    fn compare(&mut self, work: Work, settings: ClockSettings) -> Result<(f64, Sampled)> {
+    fn compare(&mut self, work: Work, settings: ClockSettings) -> Result<(f64, SampledWork)> {
         let before = self.unsampled(work)?;
         let mut sampled = self.sampled(work, settings)?;
         sampled.add(&self.sampled(work, settings)?);
@@ -213,8 +213,8 @@ impl Bench {
     /// Brings back the memory that the work reads: what we do between two slices, and the rings that are opened for one,
     /// drive it out of the caches that we share, and a slice would pay for that as if its samples had.
     fn warm_up(&mut self, work: Work) -> Result<()> {
-        if let Work::Spin(SpinWork { kind: Kind::Memory, .. }) = work {
-            let once = SpinWork { kind: Kind::Memory, frames: 0, stack_bytes: 0, iterations: LINES };
+        if let Work::Spin(SpinWork { kind: SpinKind::Memory, .. }) = work {
+            let once = SpinWork { kind: SpinKind::Memory, frames: 0, stack_bytes: 0, iterations: LINES };
             self.workload.begin(Work::Spin(once))?;
             self.workload.done()?;
         }
@@ -223,7 +223,7 @@ impl Bench {
 
     /// The work, sampled from before its beginning until after its end, the rings drained meanwhile. The periods stay: a
     /// redraw interrupts the work too, and it has no period of its own that they could lock onto.
-    fn sampled(&mut self, work: Work, settings: ClockSettings) -> Result<Sampled> {
+    fn sampled(&mut self, work: Work, settings: ClockSettings) -> Result<SampledWork> {
         let threads = self.workload.threads();
         self.seed = self.seed.wrapping_add(1);
         let attachment = Attachment::Tasks(threads.clone());
@@ -253,11 +253,11 @@ impl Bench {
         sampler.drain(u64::MAX, &mut |drained| session.handle(drained));
         session.take_shares();
         let own_ns = clock::self_cpu_ns() - own_ns;
-        Ok(Sampled::new(&done, own_ns, switches, &counts, &session.counts))
+        Ok(SampledWork::new(&done, own_ns, switches, &counts, &session.counts))
     }
 }
 
-impl Sampled {
+impl SampledWork {
     fn new(done: &Done, own_ns: u64, switches: u64, before: &Counts, after: &Counts) -> Self {
         let arrived = (after.samples - before.samples) as f64;
         // A lost sample interrupted the work all the same, and looked like the others.

@@ -13,13 +13,13 @@ use super::workload::{Done, Work};
 use crate::sys::procfs;
 
 /// A process of ours that waits for work. It is ended when dropped.
-pub(super) struct Workload {
+pub(super) struct WorkerProcess {
     child: Child,
     input: ChildStdin,
     output: BufReader<ChildStdout>,
 }
 
-impl Workload {
+impl WorkerProcess {
     /// Starts it on `cpu`.
     pub(super) fn start(cpu: u32) -> Result<Self> {
         let mut command = Command::new("/proc/self/exe"); // the same program, even if its file was replaced
@@ -82,7 +82,7 @@ impl Workload {
 const ENDED: &str =
     "the process to be sampled ended before its work was done; run `sweetspot calibrate` again";
 
-impl Drop for Workload {
+impl Drop for WorkerProcess {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();

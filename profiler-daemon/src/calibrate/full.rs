@@ -9,9 +9,9 @@ use profiler_core::rate::{CacheSensitivity, Cost, CostModel, HandlerTime, Sample
 use profiler_core::unwind::method::Method;
 use serde::Serialize;
 
-use super::bench::{Bench, PERIOD_NS, Shape};
+use super::bench::{Bench, PERIOD_NS, WorkShape};
 use super::place::CpuPair;
-use super::spin::Kind;
+use super::spin::SpinKind;
 use crate::sampler::access::Access;
 use crate::sampler::interrupt_probe;
 
@@ -69,16 +69,18 @@ pub(super) struct Characterised {
 /// Measures; `step` is called after each of [`STEPS`].
 pub(super) fn characterise(access: Access, place: CpuPair, step: impl Fn() + Copy) -> Result<Characterised> {
     let mut bench = Bench::start(access, place)?;
-    let slices =
-        [bench.iterations_for(Kind::Compute, SLICE_NS)?, bench.iterations_for(Kind::Memory, SLICE_NS)?];
+    let slices = [
+        bench.iterations_for(SpinKind::Compute, SLICE_NS)?,
+        bench.iterations_for(SpinKind::Memory, SLICE_NS)?,
+    ];
     let (mut compute, mut memory, mut own) = (Vec::new(), Vec::new(), Vec::new());
     let (mut computing, mut waiting) = (Vec::new(), Vec::new());
     let began = Instant::now();
     let rounds = (0..ROUNDS).take_while(|round| *round < LEAST_ROUNDS || began.elapsed() < PATIENCE);
     for shape in rounds.flat_map(|_| shapes()) {
         let (iterations, trials, times) = match shape.kind {
-            Kind::Compute => (slices[0], &mut compute, &mut computing),
-            Kind::Memory => (slices[1], &mut memory, &mut waiting),
+            SpinKind::Compute => (slices[0], &mut compute, &mut computing),
+            SpinKind::Memory => (slices[1], &mut memory, &mut waiting),
         };
         let (target_trial, own_trial) = bench.samples(shape, iterations)?;
         trials.push(target_trial);
@@ -131,8 +133,8 @@ fn with_handler(
 /// What a rare sample costs, its few frames included; with what its handler takes, where that could be timed. Of work that
 /// computes: what a slice of reading memory takes varies by more than rare samples cost.
 fn rare(bench: &mut Bench, iterations: u64, step: impl Fn()) -> Result<(Cost, Option<SampleKind>)> {
-    let shape = Shape {
-        kind: Kind::Compute,
+    let shape = WorkShape {
+        kind: SpinKind::Compute,
         method: Method::Fp,
         frames: DEPTHS[0],
         copied_bytes: 0,
@@ -160,12 +162,18 @@ fn all_alike(times: &[HandlerTime]) -> Option<(Cost, f64)> {
 }
 
 /// Both kinds of work, by every depth and copy.
-fn shapes() -> impl Iterator<Item = Shape> {
-    [Kind::Compute, Kind::Memory].into_iter().flat_map(|kind| {
+fn shapes() -> impl Iterator<Item = WorkShape> {
+    [SpinKind::Compute, SpinKind::Memory].into_iter().flat_map(|kind| {
         let walked = DEPTHS
-            .map(|frames| Shape { kind, method: Method::Fp, frames, copied_bytes: 0, period_ns: PERIOD_NS })
+            .map(|frames| WorkShape {
+                kind,
+                method: Method::Fp,
+                frames,
+                copied_bytes: 0,
+                period_ns: PERIOD_NS,
+            })
             .into_iter();
-        let copied = COPIES.map(|copied_bytes| Shape {
+        let copied = COPIES.map(|copied_bytes| WorkShape {
             kind,
             method: Method::Dwarf,
             frames: COPIED_DEPTH,

@@ -6,10 +6,10 @@ use std::thread;
 use profiler_core::rate::Cost;
 
 use super::place::CpuPair;
-use super::spin::{Kind, SpinWork, Spinner};
+use super::spin::{SpinKind, SpinWork, Spinner};
 use crate::standstill::{self, interruptions};
 use crate::sys::affinity::stay_on;
-use crate::sys::signal_cost::{Handled, Signals, tick_ns};
+use crate::sys::signal_cost::{Handled, TimedSignal, tick_ns};
 
 /// For how long each kind of work is interrupted (ns): a hundred and fifty ticks of each sort.
 const WORK_NS: u64 = 1_200_000_000;
@@ -23,7 +23,7 @@ const NEAR_NS: u64 = 5_000;
 /// Fewer ticks of a kind say nothing.
 const FEWEST: usize = 30;
 
-type Interruption = standstill::Interruption<Handled>;
+type HandledInterruption = standstill::Interruption<Handled>;
 
 /// What happens at ticks, while one kind of work was done.
 #[derive(Clone, Copy, Debug)]
@@ -52,11 +52,11 @@ pub(super) fn measure() -> Option<[Gaps; 2]> {
         let mut of = |kind, iterations| {
             spinner.prepare(kind);
             let work = SpinWork { kind, frames: 0, stack_bytes: 0, iterations };
-            let mut signals = Signals::each(2 * tick_ns()).ok()?;
+            let mut signals = TimedSignal::each(2 * tick_ns()).ok()?;
             let found = interruptions(WORK_NS, LONGER_NS, || spinner.spin(work), || signals.last());
             found_at(&found, tick_ns())
         };
-        Some([of(Kind::Compute, COMPUTATIONS)?, of(Kind::Memory, READS)?])
+        Some([of(SpinKind::Compute, COMPUTATIONS)?, of(SpinKind::Memory, READS)?])
     };
     thread::Builder::new().name("calibrate".to_owned()).spawn(measure).ok()?.join().ok()?
 }
@@ -71,9 +71,9 @@ pub(super) fn middle(computing: Cost, waiting: Cost) -> Cost {
 /// By how much longer a thread stands still for a tick at which something happens than for the two beside it, its handler not
 /// counted: medians, since a neighbour that takes the CPU is no cost of ours, and neighbours in time, since the host changes. `None`
 /// where that is not clear.
-fn found_at(found: &[Interruption], tick_ns: u64) -> Option<Gaps> {
+fn found_at(found: &[HandledInterruption], tick_ns: u64) -> Option<Gaps> {
     let place_ns = place_of_ticks(found, tick_ns)?;
-    let ticks: Vec<Interruption> =
+    let ticks: Vec<HandledInterruption> =
         found.iter().copied().filter(|one| apart_ns(one.at_ns, place_ns, tick_ns) < NEAR_NS).collect();
     let longer = ticks.windows(3).filter_map(|three| {
         let &[before, one, after] = three else { return None };
@@ -91,7 +91,7 @@ fn found_at(found: &[Interruption], tick_ns: u64) -> Option<Gaps> {
 }
 
 /// Where in their period ticks come (ns): where most of what happens does, which is at ticks alone, but for the few that are found late.
-fn place_of_ticks(found: &[Interruption], tick_ns: u64) -> Option<u64> {
+fn place_of_ticks(found: &[HandledInterruption], tick_ns: u64) -> Option<u64> {
     let places: Vec<u64> =
         found.iter().filter(|one| one.handled.is_some()).map(|one| one.at_ns % tick_ns).collect();
     let near = |place| places.iter().filter(|other| apart_ns(**other, place, tick_ns) < NEAR_NS).count();
@@ -138,13 +138,13 @@ mod tests {
     const TICK_NS: u64 = 4_000_000;
 
     /// At a tick, with a handler that begins 20 µs after it and takes .5 µs.
-    fn interruption(number: u64, stood_ns: u64, has_signal: bool) -> Interruption {
+    fn interruption(number: u64, stood_ns: u64, has_signal: bool) -> HandledInterruption {
         let at_ns = 7 * TICK_NS - 300 + number * TICK_NS + number % 600;
         let handled = has_signal.then(|| Handled { begun_ns: at_ns + 20_000 + number % 3, took_ns: 500 });
-        Interruption { at_ns, stood_ns, handled }
+        HandledInterruption { at_ns, stood_ns, handled }
     }
 
-    fn ticks() -> Vec<Interruption> {
+    fn ticks() -> Vec<HandledInterruption> {
         let stood_ns = |number| if number % 2 == 0 { 25_000 } else { 18_000 } + number % 7 * 100;
         (0..200).map(|number| interruption(number, stood_ns(number), number % 2 == 0)).collect()
     }
@@ -163,7 +163,7 @@ mod tests {
         found[8].stood_ns = 9_000_000;
         found[11].stood_ns = 4_000_000;
         // Others, and signals that were found where they did not come.
-        let others = (0..500).map(|number| Interruption {
+        let others = (0..500).map(|number| HandledInterruption {
             at_ns: number * 799_999 + 1_000_000 + number % 3 * 77_000,
             stood_ns: 2_000,
             handled: (number % 5 == 0).then_some(Handled { begun_ns: 0, took_ns: 100 }),
@@ -188,13 +188,13 @@ mod tests {
 
     #[test]
     fn a_thread_that_works_is_interrupted_with_signals_and_without() {
-        let mut signals = Signals::each(2 * tick_ns()).unwrap();
+        let mut signals = TimedSignal::each(2 * tick_ns()).unwrap();
         let work = || {
             std::hint::black_box((0..100_u64).fold(1_u64, |x, y| std::hint::black_box(x ^ y)));
         };
         let found = interruptions(400_000_000, LONGER_NS, work, || signals.last());
         let handled: Vec<_> = found.iter().filter_map(|one| Some((one, one.handled?))).collect();
-        let is_within = |&(one, handled): &(&Interruption, Handled)| {
+        let is_within = |&(one, handled): &(&HandledInterruption, Handled)| {
             one.at_ns <= handled.begun_ns && handled.took_ns <= one.stood_ns
         };
         assert!(!handled.is_empty() && handled.iter().all(is_within), "{found:?}");

@@ -10,13 +10,13 @@ pub(super) const LOADED_FROM: f64 = 0.1;
 const QUIET_BELOW: f64 = 0.3;
 
 /// A look at the machine's CPU time and ours.
-pub(super) struct Load {
+pub(super) struct OtherLoad {
     at_ns: u64,
     busy_ns: u64,
     ours_ns: u64,
 }
 
-impl Load {
+impl OtherLoad {
     /// Begins to watch.
     pub(super) fn watch() -> Self {
         Self { at_ns: clock::monotonic_ns(), busy_ns: machine_busy_ns(), ours_ns: clock::self_cpu_ns() }

@@ -36,7 +36,7 @@ pub(crate) use self::cache::cache_path;
 use self::cache::{StoredCalibration, Thoroughness};
 use self::load::LOADED_FROM;
 use self::place::CpuPair;
-use self::progress::Progress;
+use self::progress::CalibrationProgress;
 use self::report::{Keeping, Report};
 pub(crate) use self::signals::prepare as prepare_signals;
 pub(crate) use self::workload::serve;
@@ -102,7 +102,7 @@ pub(crate) fn run(job: CalibrateJob, terminal: Terminal) -> Result<()> {
         let quick = quick::measure(access).map_err(too_unsteady)?;
         (kept(machine, Thoroughness::Quick, quick.load_ratio, quick.model), None)
     } else {
-        let progress = Progress::new(terminal, full::STEPS);
+        let progress = CalibrationProgress::new(terminal, full::STEPS);
         let found = full::characterise(access, place, || progress.step())?;
         (kept(machine, Thoroughness::Full, found.load_ratio, found.model), Some(found))
     };

@@ -7,9 +7,9 @@ use indicatif::{ProgressBar, ProgressStyle};
 use crate::terminal::Terminal;
 
 /// The bar, where a person sees it.
-pub(super) struct Progress(Option<ProgressBar>);
+pub(super) struct CalibrationProgress(Option<ProgressBar>);
 
-impl Progress {
+impl CalibrationProgress {
     /// A bar for so many steps.
     pub(super) fn new(terminal: Terminal, steps: u64) -> Self {
         let wanted = !terminal.quiet && std::io::stderr().is_terminal();
@@ -26,7 +26,7 @@ impl Progress {
     }
 }
 
-impl Drop for Progress {
+impl Drop for CalibrationProgress {
     fn drop(&mut self) {
         if let Some(bar) = &self.0 {
             bar.finish_and_clear();

@@ -11,7 +11,7 @@ use profiler_core::rate::{CacheSensitivity, Cost, CostModel, HandlerTime, Sample
 use profiler_core::record::{Record, RecordFormat};
 use profiler_core::sorter::RecordQueue;
 
-use super::load::{Load, waiting};
+use super::load::{OtherLoad, waiting};
 use super::place::CpuPair;
 use super::spin::{compute, iterations_for, with_stack_above};
 use super::workload::SwitchPartner;
@@ -20,8 +20,8 @@ use crate::sampler::handler_tracer::HandlerTracer;
 use crate::sampler::interrupt_probe;
 use crate::sys::affinity::stay_on;
 use crate::sys::frames::with_frames;
-use crate::sys::perf_event::{ClockEvent, Event, Reports, Scope};
-use crate::sys::ring::Ring;
+use crate::sys::perf_event::{ClockEvent, Event, EventReports, Scope};
+use crate::sys::ring::PerfRing;
 use crate::sys::{clock, procfs};
 
 /// Period of the samples that are measured (ns): about forty in a slice.
@@ -67,7 +67,7 @@ pub(super) fn measure(access: Access) -> io::Result<Quick> {
 fn measure_here(access: Access) -> io::Result<Quick> {
     let cpu = CpuPair::choose()?.work;
     stay_on(cpu)?;
-    let load = Load::watch();
+    let load = OtherLoad::watch();
     let (trials, waited) = sample_trials(access, cpu)?;
     let [sample, frame, byte] = fit(&trials).map_err(io::Error::other)?;
     // A partner that cannot be had is no reason to do without the rest.
@@ -137,14 +137,14 @@ fn handler_times(access: Access, cpu: u32) -> io::Result<Vec<HandlerTime>> {
 fn sample_trials(access: Access, cpu: u32) -> io::Result<(Vec<Trial<3>>, f64)> {
     let mut probes = probes(access, cpu)?;
     let iterations = iterations_for(SLICE_NS);
-    let (mut trials, mut plain) = (Vec::new(), Slice::default());
+    let (mut trials, mut plain) = (Vec::new(), WorkSlice::default());
     for _ in 0..ROUNDS {
-        let mut unsampled = Slice::of(SHALLOW, iterations);
-        let mut sampled = [Slice::default(); 3];
+        let mut unsampled = WorkSlice::of(SHALLOW, iterations);
+        let mut sampled = [WorkSlice::default(); 3];
         for i in [0, 1, 2, 2, 1, 0] {
             sampled[i].add(&probes[i].run(iterations)?);
         }
-        unsampled.add(&Slice::of(SHALLOW, iterations));
+        unsampled.add(&WorkSlice::of(SHALLOW, iterations));
         plain.add(&unsampled);
         trials.extend(sampled.map(|slice| slice.trial(&unsampled)));
     }
@@ -153,7 +153,7 @@ fn sample_trials(access: Access, cpu: u32) -> io::Result<(Vec<Trial<3>>, f64)> {
 
 /// Some work: what it took and the samples in it.
 #[derive(Clone, Copy, Default)]
-struct Slice {
+struct WorkSlice {
     cpu_ns: u64,
     wall_ns: u64,
     samples: u64,
@@ -161,7 +161,7 @@ struct Slice {
     stack_bytes: u64,
 }
 
-impl Slice {
+impl WorkSlice {
     /// Does the work below so many frames.
     fn of(frames: u64, iterations: u64) -> Self {
         let mut slice = Self::default();
@@ -193,7 +193,7 @@ impl Slice {
 /// A clock on the calling thread with a ring of its own.
 struct Probe {
     event: Event,
-    ring: Ring,
+    ring: PerfRing,
     format: RecordFormat,
     frames: u64,
     chain: Vec<u64>,
@@ -211,17 +211,18 @@ impl Probe {
             stack_bytes,
             user_chain: stack_bytes == 0,
             kernel: access.kernel,
-            reports: Reports::Own,
+            reports: EventReports::Own,
         };
         let event = Event::clock(Scope::Task { tid: own_tid(), cpu }, &clock)?;
-        let ring = Ring::map(event.fd(), RING_BYTES).or_else(|_| Ring::map(event.fd(), RING_BYTES / 2))?;
+        let ring =
+            PerfRing::map(event.fd(), RING_BYTES).or_else(|_| PerfRing::map(event.fd(), RING_BYTES / 2))?;
         Ok(Self { event, ring, format, frames, chain: Vec::new(), handled: Vec::new() })
     }
 
     /// The work while it is sampled.
-    fn run(&mut self, iterations: u64) -> io::Result<Slice> {
+    fn run(&mut self, iterations: u64) -> io::Result<WorkSlice> {
         self.event.enable()?;
-        let mut slice = Slice::of(self.frames, iterations);
+        let mut slice = WorkSlice::of(self.frames, iterations);
         self.event.disable()?;
         self.handled.clear();
         while let Some(raw) = self.ring.front() {
@@ -280,7 +281,7 @@ fn silent_clock(access: Access, tid: u32, cpu: u32) -> io::Result<Event> {
         stack_bytes: 0,
         user_chain: true,
         kernel: access.kernel,
-        reports: Reports::Own,
+        reports: EventReports::Own,
     };
     Event::clock(Scope::Task { tid, cpu }, &clock)
 }

@@ -5,7 +5,7 @@ use profiler_core::rate::{AtTick, Cost, CostModel};
 
 use super::cache::{self, Thoroughness};
 use super::gaps::{self, middle};
-use super::load::{self, Load};
+use super::load::{self, OtherLoad};
 use super::{Calibration, keep, kept};
 use crate::sampler::access::Access;
 use crate::sys::signal_cost::tick_ns;
@@ -44,7 +44,7 @@ fn kept_or_measured() -> Option<CostModel> {
     if let Some(found) = found.filter(|found| !found.is_loaded() || !load::machine_is_quiet()) {
         return Some(found.model);
     }
-    let load = Load::watch();
+    let load = OtherLoad::watch();
     let model = model(measure()?);
     keep(path.as_deref(), &kept(machine, Thoroughness::Quick, load.of_others(0), model));
     Some(model)

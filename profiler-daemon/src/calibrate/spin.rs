@@ -19,7 +19,7 @@ const TRIAL_ITERATIONS: u64 = 200_000;
 /// What the work waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub(super) enum Kind {
+pub(super) enum SpinKind {
     /// The result of the multiplication before.
     Compute,
     /// The next address, from memory.
@@ -30,7 +30,7 @@ pub(super) enum Kind {
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub(super) struct SpinWork {
     /// What it waits for.
-    pub(super) kind: Kind,
+    pub(super) kind: SpinKind,
     /// Frames with frame pointers above it.
     pub(super) frames: u64,
     /// Bytes of stack above those.
@@ -48,8 +48,8 @@ pub(super) struct Spinner {
 
 impl Spinner {
     /// Makes ready for this kind of work, so that it takes no time later.
-    pub(super) fn prepare(&mut self, kind: Kind) {
-        if kind == Kind::Memory && self.circle.is_empty() {
+    pub(super) fn prepare(&mut self, kind: SpinKind) {
+        if kind == SpinKind::Memory && self.circle.is_empty() {
             self.circle = circle(MEMORY_BYTES / LINE_BYTES);
         }
     }
@@ -58,8 +58,8 @@ impl Spinner {
     pub(super) fn spin(&self, work: SpinWork) {
         with_stack_above(work.stack_bytes, &mut || {
             with_frames(work.frames, &mut || match work.kind {
-                Kind::Compute => compute(work.iterations),
-                Kind::Memory => read(&self.circle, work.iterations),
+                SpinKind::Compute => compute(work.iterations),
+                SpinKind::Memory => read(&self.circle, work.iterations),
             });
         });
     }

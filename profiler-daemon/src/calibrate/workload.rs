@@ -126,16 +126,20 @@ fn task() -> Result<()> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::spin::Kind;
+    use super::super::spin::SpinKind;
     use super::*;
 
     #[test]
     fn every_work_takes_time_and_ends() {
         let mut worker = Worker { spinner: Spinner::default(), partner: SwitchPartner::start().unwrap() };
         let spin = |kind| Work::Spin(SpinWork { kind, frames: 30, stack_bytes: 4096, iterations: 10_000 });
-        for work in
-            [spin(Kind::Compute), spin(Kind::Memory), Work::Turns(50), Work::SideRecords(20), Work::Tasks(3)]
-        {
+        for work in [
+            spin(SpinKind::Compute),
+            spin(SpinKind::Memory),
+            Work::Turns(50),
+            Work::SideRecords(20),
+            Work::Tasks(3),
+        ] {
             let done = worker.timed(work).unwrap();
             assert!(done.cpu_ns > 0 && done.wall_ns > 0, "{work:?}: {done:?}");
             let line = serde_json::to_string(&work).unwrap();

@@ -7,7 +7,7 @@ use prost::encoding::{DecodeContext, WireType, decode_key, skip_field};
 use prost::{DecodeError, Message};
 use rustc_hash::FxHashMap;
 
-use super::names::{Container, Labels, MAX_CONTAINERS, Names, Pod, text};
+use super::names::{Container, ContainerLabels, ContainerNames, MAX_CONTAINERS, Pod, text};
 
 /// What is asked, and of what part of the runtime.
 pub(super) const CONTAINERS: &str = "/runtime.v1.RuntimeService/ListContainers";
@@ -197,10 +197,10 @@ impl<'i> ImageNames<'i> {
 }
 
 /// All containers and pods of a runtime by their ids.
-pub(super) fn names(containers: &Containers, pods: &Pods, images: &Images) -> Names {
+pub(super) fn names(containers: &Containers, pods: &Pods, images: &Images) -> ContainerNames {
     let images = ImageNames::of(images);
     let pods: FxHashMap<&[u8], Arc<Pod>> = pods.0.iter().filter_map(pod).collect();
-    let mut names = Names::default();
+    let mut names = ContainerNames::default();
     for container in &containers.0 {
         let name = container.metadata.as_ref().and_then(|metadata| text(&metadata.name));
         let pod = pods.get(container.sandbox.as_slice()).map(Arc::clone);
@@ -217,7 +217,7 @@ pub(super) fn names(containers: &Containers, pods: &Pods, images: &Images) -> Na
 fn pod(sandbox: &Sandbox) -> Option<(&[u8], Arc<Pod>)> {
     let PodMetadata { name, uid, namespace } = sandbox.metadata.as_ref()?;
     let labels = sandbox.labels.iter().map(|pair| (pair.key.as_slice(), pair.value.as_slice()));
-    let pod = Pod::new(namespace, name, uid, Labels::of(labels))?;
+    let pod = Pod::new(namespace, name, uid, ContainerLabels::of(labels))?;
     Some((&sandbox.id, Arc::new(pod)))
 }
 

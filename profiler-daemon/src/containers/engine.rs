@@ -7,7 +7,7 @@ use std::sync::Arc;
 use serde::de::{MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 
-use super::names::{Container, Labels, Names, Pod, text};
+use super::names::{Container, ContainerLabels, ContainerNames, Pod, text};
 
 /// The list of all containers, also of those that are about to start.
 pub(super) const LIST: &str = "/containers/json?all=true";
@@ -68,9 +68,9 @@ impl<'de> Visitor<'de> for PairsVisitor {
 }
 
 /// The list, of which each entry is dropped once it is read: all of them together would take many times its size.
-struct List(Names);
+struct ContainerList(ContainerNames);
 
-impl<'de> Deserialize<'de> for List {
+impl<'de> Deserialize<'de> for ContainerList {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         deserializer.deserialize_seq(ListVisitor).map(Self)
     }
@@ -79,14 +79,14 @@ impl<'de> Deserialize<'de> for List {
 struct ListVisitor;
 
 impl<'de> Visitor<'de> for ListVisitor {
-    type Value = Names;
+    type Value = ContainerNames;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("a list of containers")
     }
 
-    fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Names, A::Error> {
-        let mut names = Names::default();
+    fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<ContainerNames, A::Error> {
+        let mut names = ContainerNames::default();
         while let Some(one) = list.next_element::<Listed>()? {
             if !one.has_ended() {
                 names.insert(one.id.as_bytes(), one.container());
@@ -106,7 +106,7 @@ impl Listed {
         let labels = labels.map(|(key, value)| (key.as_bytes(), value.as_bytes()));
         let [name, namespace, uid] =
             [POD_NAME, POD_NAMESPACE, POD_UID].map(|key| self.label(key).unwrap_or_default().as_bytes());
-        Pod::new(namespace, name, uid, Labels::of(labels))
+        Pod::new(namespace, name, uid, ContainerLabels::of(labels))
     }
 
     fn name(&self) -> Option<String> {
@@ -132,8 +132,8 @@ impl Listed {
 /// # Errors
 ///
 /// If it is no such list.
-pub(super) fn names(body: &[u8]) -> Result<Names, serde_json::Error> {
-    serde_json::from_slice::<List>(body).map(|list| list.0)
+pub(super) fn names(body: &[u8]) -> Result<ContainerNames, serde_json::Error> {
+    serde_json::from_slice::<ContainerList>(body).map(|list| list.0)
 }
 
 #[cfg(test)]

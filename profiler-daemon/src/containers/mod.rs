@@ -28,7 +28,7 @@ use nix::fcntl::{AT_FDCWD, AtFlags};
 use nix::unistd::{AccessFlags, faccessat};
 use serde::Serialize;
 
-pub(crate) use self::names::{Container, Names, Pod};
+pub(crate) use self::names::{Container, ContainerNames, Pod};
 use self::round::Rounds;
 use crate::sys::clock;
 
@@ -59,7 +59,7 @@ impl Protocol {
 
 /// Why a runtime says nothing.
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Trouble {
+enum RuntimeTrouble {
     /// There is no such socket.
     Missing,
     /// This process may not open it.
@@ -72,7 +72,7 @@ enum Trouble {
     Failed(String),
 }
 
-impl Trouble {
+impl RuntimeTrouble {
     /// Whether a healthy host may have this problem at a default socket.
     fn is_usual(&self) -> bool {
         matches!(self, Self::Missing | Self::NotServed(_))
@@ -149,16 +149,16 @@ pub(crate) struct RuntimeStatus {
 
 /// What was found out last.
 #[derive(Debug, Default)]
-struct Answer {
+struct LatestContainers {
     /// Counts the answers.
     number: u64,
-    names: Arc<Names>,
-    runtimes: Vec<Seen>,
+    names: Arc<ContainerNames>,
+    runtimes: Vec<SeenRuntime>,
 }
 
 /// A runtime as it was seen last.
 #[derive(Clone, Debug)]
-struct Seen {
+struct SeenRuntime {
     status: RuntimeStatus,
     next_ns: u64,
     /// Whether its problem is one on a sound host too.
@@ -167,7 +167,7 @@ struct Seen {
 
 /// What the thread is to do.
 #[derive(Debug, Default)]
-struct Orders {
+struct LookupOrders {
     sockets: Vec<PathBuf>,
     /// Whether the settings name the sockets.
     are_named: bool,
@@ -179,19 +179,19 @@ struct Orders {
 
 /// What the loop and the thread share.
 #[derive(Debug, Default)]
-struct Shared {
-    orders: Mutex<Orders>,
+struct SharedContainers {
+    orders: Mutex<LookupOrders>,
     changed: Condvar,
-    answer: Mutex<Answer>,
+    answer: Mutex<LatestContainers>,
 }
 
-impl Shared {
-    fn orders(&self) -> MutexGuard<'_, Orders> {
+impl SharedContainers {
+    fn orders(&self) -> MutexGuard<'_, LookupOrders> {
         self.orders.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Locked to move a few words, never during a query.
-    fn answer(&self) -> MutexGuard<'_, Answer> {
+    fn answer(&self) -> MutexGuard<'_, LatestContainers> {
         self.answer.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -199,7 +199,7 @@ impl Shared {
 /// The container runtimes of this host, as the loop sees them.
 #[derive(Debug, Default)]
 pub(crate) struct Runtimes {
-    shared: Arc<Shared>,
+    shared: Arc<SharedContainers>,
     has_thread: bool,
     /// The answer that was taken last.
     taken: u64,
@@ -216,7 +216,7 @@ impl Runtimes {
         (self.need, self.are_named) = (need, are_named);
         let mut orders = self.shared.orders();
         if orders.need != need || orders.sockets != sockets {
-            *orders = Orders { sockets, are_named, need, is_urgent: false, is_over: false };
+            *orders = LookupOrders { sockets, are_named, need, is_urgent: false, is_over: false };
             self.shared.changed.notify_one();
         }
         drop(orders);
@@ -246,7 +246,7 @@ impl Runtimes {
     }
 
     /// Names that have not been taken yet.
-    pub(crate) fn take(&mut self) -> Option<Arc<Names>> {
+    pub(crate) fn take(&mut self) -> Option<Arc<ContainerNames>> {
         let answer = self.shared.answer();
         let is_new = answer.number != std::mem::replace(&mut self.taken, answer.number);
         is_new.then(|| Arc::clone(&answer.names))
@@ -270,7 +270,7 @@ impl Runtimes {
         }
         let answer = self.shared.answer();
         let shown = answer.runtimes.iter().filter(|seen| self.are_named || !seen.is_usual);
-        let status = |seen: &Seen| {
+        let status = |seen: &SeenRuntime| {
             let retry_s = seen.next_ns.saturating_sub(now_ns) as f64 * 1e-9;
             RuntimeStatus { retry_s, ..seen.status.clone() }
         };

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use config::TargetSettings;
 use rustc_hash::FxHashMap;
 
-use super::workload::Workload;
+use super::workload::PodWorkload;
 
 /// Most containers that have names; pods without a container count as one.
 pub(crate) const MAX_CONTAINERS: usize = 10_000;
@@ -28,14 +28,14 @@ pub(crate) struct Pod {
     pub(crate) uid: String,
     pub(crate) labels: BTreeMap<String, String>,
     /// What it is one of.
-    pub(crate) workload: Workload,
+    pub(crate) workload: PodWorkload,
 }
 
 impl Pod {
     /// A pod; `None` without a name.
-    pub(super) fn new(namespace: &[u8], name: &[u8], uid: &[u8], labels: Labels) -> Option<Self> {
+    pub(super) fn new(namespace: &[u8], name: &[u8], uid: &[u8], labels: ContainerLabels) -> Option<Self> {
         let name = text(name)?;
-        let workload = Workload::of(&name, &labels.0);
+        let workload = PodWorkload::of(&name, &labels.0);
         let [namespace, uid] = [namespace, uid].map(|bytes| text(bytes).unwrap_or_default());
         Some(Self { namespace, name, uid, labels: labels.0, workload })
     }
@@ -62,9 +62,9 @@ pub(crate) struct Container {
 
 /// Labels, as many of them as are kept.
 #[derive(Debug, Default)]
-pub(super) struct Labels(BTreeMap<String, String>);
+pub(super) struct ContainerLabels(BTreeMap<String, String>);
 
-impl Labels {
+impl ContainerLabels {
     pub(super) fn of<'b>(pairs: impl IntoIterator<Item = (&'b [u8], &'b [u8])>) -> Self {
         let mut labels = BTreeMap::new();
         for (key, value) in pairs {
@@ -83,13 +83,13 @@ impl Labels {
 
 /// Containers by their ids.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Names {
+pub(crate) struct ContainerNames {
     by_id: FxHashMap<Arc<str>, Arc<Container>>,
     /// Containers that there was no room for.
     left_out: usize,
 }
 
-impl Names {
+impl ContainerNames {
     /// The container of this id.
     pub(crate) fn get(&self, id: &str) -> Option<&Arc<Container>> {
         self.by_id.get(id)
@@ -178,7 +178,7 @@ mod tests {
 
     #[test]
     fn only_ids_of_containers_are_entered_once_and_their_number_is_bounded() {
-        let mut names = Names::default();
+        let mut names = ContainerNames::default();
         let id = |number: usize| format!("{number:064x}");
         for bad in ["", "../../etc", "abc", &"A".repeat(64), &"0".repeat(65)] {
             names.insert(bad.as_bytes(), container("x"));
@@ -195,11 +195,11 @@ mod tests {
     fn labels_are_bounded() {
         let keys: Vec<String> = (0..1000).map(|number| format!("key-{number}")).collect();
         let value = b"v".repeat(1000);
-        let labels = Labels::of(keys.iter().map(|key| (key.as_bytes(), value.as_slice())));
+        let labels = ContainerLabels::of(keys.iter().map(|key| (key.as_bytes(), value.as_slice())));
         assert_eq!(labels.0.len(), MAX_LABELS);
         assert!(labels.0.values().all(|value| value.len() == MAX_TEXT));
         let bad = [&b""[..], b"a b", b"a\nb", b"\xff", &b"k".repeat(MAX_KEY + 1)];
-        assert!(Labels::of(bad.map(|key| (key, &b"v"[..]))).0.is_empty());
+        assert!(ContainerLabels::of(bad.map(|key| (key, &b"v"[..]))).0.is_empty());
     }
 
     proptest! {
@@ -208,7 +208,7 @@ mod tests {
             if let Some(text) = text(&bytes) {
                 prop_assert!(!text.is_empty() && text.len() <= MAX_TEXT && !text.chars().any(is_invisible));
             }
-            let pod = Pod::new(&bytes, &bytes, &bytes, Labels::of([(bytes.as_slice(), bytes.as_slice())]));
+            let pod = Pod::new(&bytes, &bytes, &bytes, ContainerLabels::of([(bytes.as_slice(), bytes.as_slice())]));
             prop_assert!(pod.is_none_or(|pod| pod.workload.name.len() <= MAX_TEXT));
         }
     }

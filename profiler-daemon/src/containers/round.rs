@@ -6,9 +6,9 @@ use std::sync::Arc;
 
 use tokio::task::JoinSet;
 
-use super::names::Names;
-use super::schedule::Schedule;
-use super::{Need, Protocol, RuntimeStatus, Seen, Shared, Trouble, client, wait};
+use super::names::ContainerNames;
+use super::schedule::QuerySchedule;
+use super::{Need, Protocol, RuntimeStatus, RuntimeTrouble, SeenRuntime, SharedContainers, client, wait};
 use crate::sys::{clock, priority};
 
 /// Longest wait for orders (ns).
@@ -17,12 +17,12 @@ const NEVER_NS: u64 = 3_600_000_000_000;
 /// A runtime, as the thread knows it.
 struct Runtime {
     socket: PathBuf,
-    schedule: Schedule,
+    schedule: QuerySchedule,
     /// What it has answered to, or is tried first.
     protocol: Protocol,
-    names: Names,
+    names: ContainerNames,
     has_answered: bool,
-    trouble: Option<Trouble>,
+    trouble: Option<RuntimeTrouble>,
     asked: u64,
     failed: u64,
 }
@@ -32,8 +32,8 @@ impl Runtime {
         Self {
             protocol: Protocol::likely(&socket),
             socket,
-            schedule: Schedule::default(),
-            names: Names::default(),
+            schedule: QuerySchedule::default(),
+            names: ContainerNames::default(),
             has_answered: false,
             trouble: None,
             asked: 0,
@@ -68,24 +68,24 @@ impl Runtime {
         }
     }
 
-    fn seen(&self) -> Seen {
+    fn seen(&self) -> SeenRuntime {
         let status = RuntimeStatus {
             socket: self.socket.display().to_string(),
             protocol: self.has_answered.then_some(self.protocol),
             containers: self.names.len(),
             asked: self.asked,
             failed: self.failed,
-            problem: self.trouble.as_ref().map(Trouble::in_words),
+            problem: self.trouble.as_ref().map(RuntimeTrouble::in_words),
             retry_s: 0.0,
         };
-        let is_usual = self.trouble.as_ref().is_some_and(Trouble::is_usual);
-        Seen { status, next_ns: self.schedule.due_ns(false), is_usual }
+        let is_usual = self.trouble.as_ref().is_some_and(RuntimeTrouble::is_usual);
+        SeenRuntime { status, next_ns: self.schedule.due_ns(false), is_usual }
     }
 }
 
 /// The thread's side.
 pub(super) struct Rounds {
-    shared: Arc<Shared>,
+    shared: Arc<SharedContainers>,
     runtimes: Vec<Runtime>,
 }
 
@@ -97,7 +97,7 @@ struct Turn {
 }
 
 impl Rounds {
-    pub(super) fn new(shared: Arc<Shared>) -> Self {
+    pub(super) fn new(shared: Arc<SharedContainers>) -> Self {
         Self { shared, runtimes: Vec::new() }
     }
 
@@ -166,7 +166,8 @@ impl Rounds {
             .iter()
             .map(|&at| (at, self.runtimes[at].socket.clone(), self.runtimes[at].protocol))
             .collect();
-        let failed = |why: String| due.iter().map(|&at| (at, Err(Trouble::Failed(why.clone())))).collect();
+        let failed =
+            |why: String| due.iter().map(|&at| (at, Err(RuntimeTrouble::Failed(why.clone())))).collect();
         // Nothing that a runtime sends may end this thread.
         match catch_unwind(AssertUnwindSafe(|| ask_all(asked))) {
             Ok(Ok(answers)) => answers,
@@ -176,7 +177,7 @@ impl Rounds {
     }
 
     fn publish(&self) {
-        let mut names = Names::default();
+        let mut names = ContainerNames::default();
         for (id, container) in self.runtimes.iter().flat_map(|runtime| runtime.names.iter()) {
             names.add(Arc::clone(id), Arc::clone(container));
         }
@@ -185,12 +186,12 @@ impl Rounds {
         let mut answer = self.shared.answer();
         let number = answer.number + 1;
         let names = if *answer.names == names { Arc::clone(&answer.names) } else { Arc::new(names) };
-        *answer = super::Answer { number, names, runtimes };
+        *answer = super::LatestContainers { number, names, runtimes };
     }
 }
 
 /// What a runtime has answered, and to which protocol.
-type Said = Result<(Protocol, Names), Trouble>;
+type Said = Result<(Protocol, ContainerNames), RuntimeTrouble>;
 type Asked = Vec<(usize, PathBuf, Protocol)>;
 
 fn ask_all(asked: Asked) -> std::io::Result<Vec<(usize, Said)>> {
@@ -209,7 +210,7 @@ fn ask_all(asked: Asked) -> std::io::Result<Vec<(usize, Said)>> {
 async fn ask_one(socket: &std::path::Path, protocol: Protocol) -> Said {
     let trouble = match client::ask(socket, protocol).await {
         Ok(names) => return Ok((protocol, names)),
-        Err(trouble @ Trouble::OtherProtocol(_)) => trouble,
+        Err(trouble @ RuntimeTrouble::OtherProtocol(_)) => trouble,
         Err(trouble) => return Err(trouble),
     };
     let other = protocol.other();

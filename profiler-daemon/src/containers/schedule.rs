@@ -11,14 +11,14 @@ const LONGEST_REST_NS: u64 = 300 * SECOND_NS;
 
 /// When a runtime is queried again.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Schedule {
+pub(super) struct QuerySchedule {
     /// When it was asked last (ns).
     asked_ns: Option<u64>,
     /// For how long it is left alone after that, since it failed (ns).
     rest_ns: u64,
 }
 
-impl Schedule {
+impl QuerySchedule {
     /// When it is due (ns).
     pub(super) fn due_ns(&self, is_urgent: bool) -> u64 {
         let Some(asked_ns) = self.asked_ns else { return 0 };
@@ -47,7 +47,7 @@ mod tests {
 
     #[test]
     fn who_answers_is_asked_every_half_minute_or_soon_if_names_are_missing() {
-        let mut schedule = Schedule::default();
+        let mut schedule = QuerySchedule::default();
         assert_eq!(schedule.due_ns(false), 0);
         schedule.asked(7 * SECOND_NS, true);
         assert_eq!((schedule.due_ns(false), schedule.due_ns(true)), (37 * SECOND_NS, 9 * SECOND_NS));
@@ -55,7 +55,7 @@ mod tests {
 
     #[test]
     fn who_fails_is_left_alone_for_longer_and_longer_also_if_names_are_missing() {
-        let mut schedule = Schedule::default();
+        let mut schedule = QuerySchedule::default();
         let mut rests = Vec::new();
         for _ in 0..9 {
             schedule.asked(0, false);

@@ -88,7 +88,7 @@ fn settings(sockets: &[PathBuf]) -> DaemonSettings {
 }
 
 /// The runtimes once all of them were asked.
-fn asked(sockets: &[PathBuf]) -> (Runtimes, Arc<Names>) {
+fn asked(sockets: &[PathBuf]) -> (Runtimes, Arc<ContainerNames>) {
     let mut runtimes = Runtimes::default();
     runtimes.adopt(&settings(sockets), Need::Nothing);
     let until = Instant::now() + Duration::from_secs(120);

@@ -15,7 +15,7 @@ const CRON_DIGITS: usize = 8;
 
 /// What kind of controller a workload has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub(crate) enum WorkloadKind {
     Deployment,
     StatefulSet,
     DaemonSet,
@@ -25,7 +25,7 @@ pub(crate) enum Kind {
     Unknown,
 }
 
-impl Kind {
+impl WorkloadKind {
     /// The key of its name in OpenTelemetry's semantic conventions.
     pub(crate) fn label(self) -> Option<&'static str> {
         Some(match self {
@@ -41,33 +41,34 @@ impl Kind {
 
 /// What a pod is one of.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Workload {
-    pub(crate) kind: Kind,
+pub(crate) struct PodWorkload {
+    pub(crate) kind: WorkloadKind,
     pub(crate) name: String,
 }
 
-impl Workload {
+impl PodWorkload {
     /// The workload of a pod of this name and these labels.
     pub(super) fn of(pod: &str, labels: &BTreeMap<String, String>) -> Self {
         let label = |key: &str| labels.get(key).filter(|value| !value.is_empty());
-        let found = |kind: Kind, name: &str| Self { kind, name: name.to_owned() };
+        let found = |kind: WorkloadKind, name: &str| Self { kind, name: name.to_owned() };
         if let Some(name) = label("pod-template-hash").and_then(|hash| of_deployment(pod, hash)) {
-            return found(Kind::Deployment, name);
+            return found(WorkloadKind::Deployment, name);
         }
         if let Some(job) = label("batch.kubernetes.io/job-name").or_else(|| label("job-name")) {
             let cron_job = cut_digits(job, CRON_DIGITS);
-            return cron_job.map_or_else(|| found(Kind::Job, job), |name| found(Kind::CronJob, name));
+            return cron_job
+                .map_or_else(|| found(WorkloadKind::Job, job), |name| found(WorkloadKind::CronJob, name));
         }
         let is_numbered = labels.contains_key("statefulset.kubernetes.io/pod-name")
             || labels.contains_key("apps.kubernetes.io/pod-index");
         if let Some(name) = cut_digits(pod, 1).filter(|_| is_numbered) {
-            return found(Kind::StatefulSet, name);
+            return found(WorkloadKind::StatefulSet, name);
         }
         let is_of_daemon_set = label("controller-revision-hash").is_some();
         if let Some(name) = cut_random(pod, POD_SUFFIX).filter(|_| is_of_daemon_set) {
-            return found(Kind::DaemonSet, name);
+            return found(WorkloadKind::DaemonSet, name);
         }
-        found(Kind::Unknown, by_name(pod))
+        found(WorkloadKind::Unknown, by_name(pod))
     }
 }
 
@@ -102,26 +103,26 @@ fn cut_digits(name: &str, least: usize) -> Option<&str> {
 mod tests {
     use super::*;
 
-    fn of(pod: &str, labels: &[(&str, &str)]) -> (Kind, String) {
+    fn of(pod: &str, labels: &[(&str, &str)]) -> (WorkloadKind, String) {
         let labels = labels.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect();
-        let Workload { kind, name } = Workload::of(pod, &labels);
+        let PodWorkload { kind, name } = PodWorkload::of(pod, &labels);
         (kind, name)
     }
 
     #[test]
     fn labels_of_controllers_tell_the_kind() {
         let hash = [("pod-template-hash", "7d9f8b6c5")];
-        assert_eq!(of("cart-7d9f8b6c5-x2v4k", &hash), (Kind::Deployment, "cart".to_owned()));
+        assert_eq!(of("cart-7d9f8b6c5-x2v4k", &hash), (WorkloadKind::Deployment, "cart".to_owned()));
         let revision = ("controller-revision-hash", "db-5f6c8");
         for numbered in
             [("statefulset.kubernetes.io/pod-name", "db-12"), ("apps.kubernetes.io/pod-index", "12")]
         {
-            assert_eq!(of("db-12", &[revision, numbered]), (Kind::StatefulSet, "db".to_owned()));
+            assert_eq!(of("db-12", &[revision, numbered]), (WorkloadKind::StatefulSet, "db".to_owned()));
         }
-        assert_eq!(of("log-agent-x2v4k", &[revision]), (Kind::DaemonSet, "log-agent".to_owned()));
-        assert_eq!(of("import-x2v4k", &[("job-name", "import")]), (Kind::Job, "import".to_owned()));
+        assert_eq!(of("log-agent-x2v4k", &[revision]), (WorkloadKind::DaemonSet, "log-agent".to_owned()));
+        assert_eq!(of("import-x2v4k", &[("job-name", "import")]), (WorkloadKind::Job, "import".to_owned()));
         let due = [("batch.kubernetes.io/job-name", "backup-29384750")];
-        assert_eq!(of("backup-29384750-x2v4k", &due), (Kind::CronJob, "backup".to_owned()));
+        assert_eq!(of("backup-29384750-x2v4k", &due), (WorkloadKind::CronJob, "backup".to_owned()));
     }
 
     #[test]
@@ -137,14 +138,20 @@ mod tests {
             ("-x2v4k", "-x2v4k"),
             ("", ""),
         ] {
-            assert_eq!(of(pod, &[]), (Kind::Unknown, workload.to_owned()), "{pod}");
+            assert_eq!(of(pod, &[]), (WorkloadKind::Unknown, workload.to_owned()), "{pod}");
         }
     }
 
     #[test]
     fn labels_that_contradict_the_name_are_not_believed() {
-        assert_eq!(of("cart-1", &[("pod-template-hash", "7d9f8b6c5")]), (Kind::Unknown, "cart".to_owned()));
-        assert_eq!(of("cart", &[("apps.kubernetes.io/pod-index", "0")]), (Kind::Unknown, "cart".to_owned()));
-        assert_eq!(of("cart-x2v4k", &[("job-name", "")]), (Kind::Unknown, "cart".to_owned()));
+        assert_eq!(
+            of("cart-1", &[("pod-template-hash", "7d9f8b6c5")]),
+            (WorkloadKind::Unknown, "cart".to_owned())
+        );
+        assert_eq!(
+            of("cart", &[("apps.kubernetes.io/pod-index", "0")]),
+            (WorkloadKind::Unknown, "cart".to_owned())
+        );
+        assert_eq!(of("cart-x2v4k", &[("job-name", "")]), (WorkloadKind::Unknown, "cart".to_owned()));
     }
 }

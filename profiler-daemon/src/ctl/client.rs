@@ -26,7 +26,7 @@ const PLAIN: AsciiSet = NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').
 
 /// How something is asked.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Method {
+pub(super) enum RequestMethod {
     Get,
     Post,
     Delete,
@@ -52,7 +52,7 @@ impl Client<'_> {
     /// If nobody answers, it is not permitted, or what is asked is refused.
     pub(super) fn ask(
         self,
-        method: Method,
+        method: RequestMethod,
         path: &str,
         body: Option<Vec<u8>>,
         patience: Duration,
@@ -72,7 +72,7 @@ impl Client<'_> {
 
     async fn exchange(
         self,
-        method: Method,
+        method: RequestMethod,
         path: &str,
         body: Option<Vec<u8>>,
     ) -> Result<(StatusCode, Bytes)> {
@@ -85,9 +85,9 @@ impl Client<'_> {
             http1::handshake(TokioIo::new(stream)).await.map_err(|error| broken(&error))?;
         let request = Request::builder()
             .method(match method {
-                Method::Get => "GET",
-                Method::Post => "POST",
-                Method::Delete => "DELETE",
+                RequestMethod::Get => "GET",
+                RequestMethod::Post => "POST",
+                RequestMethod::Delete => "DELETE",
             })
             .uri(path)
             .header(HOST, "localhost")
@@ -127,13 +127,13 @@ impl Client<'_> {
 }
 
 #[derive(Deserialize)]
-struct Problem {
+struct ProblemBody {
     detail: String,
 }
 
 /// What the daemon said.
 fn refused(status: StatusCode, body: &[u8]) -> anyhow::Error {
-    let said = serde_json::from_slice::<Problem>(body).map(|problem| visible(&problem.detail));
+    let said = serde_json::from_slice::<ProblemBody>(body).map(|problem| visible(&problem.detail));
     let text = said.unwrap_or_else(|_| format!("sweetspot answered {status}; does it have another version?"));
     match status {
         StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => Failure::NotPermitted(text).into(),

@@ -6,7 +6,7 @@ use std::time::Duration;
 use clap::ValueEnum;
 use profile_files::Format;
 
-use crate::api::Attach;
+use crate::api::AttachBody;
 use crate::output::{OutputFile, Top};
 
 /// Query or control a daemon.
@@ -32,7 +32,7 @@ pub(crate) enum CtlQuery {
     /// A profile.
     Profile(CtlProfile),
     /// Watch this.
-    Attach(Box<Attach>),
+    Attach(Box<AttachBody>),
     /// Watch this no more.
     Detach(String),
     /// Read the settings again.

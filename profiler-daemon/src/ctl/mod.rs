@@ -16,7 +16,7 @@ use serde::de::DeserializeOwned;
 
 pub(crate) use self::jobs::{CtlJob, CtlProfile, CtlQuery, CtlTime, TargetList, TargetOrder};
 use crate::terminal::Terminal;
-use client::{Client, Method};
+use client::{Client, RequestMethod};
 
 /// For most questions: the daemon answers within a tick, and gives up after half a minute itself.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -28,8 +28,8 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// If nobody answers, it is not permitted, or the daemon refuses.
 pub(crate) fn run(job: &CtlJob, terminal: Terminal) -> Result<()> {
     let client = Client { socket: &job.socket };
-    let get = |path: &str| client.ask(Method::Get, path, None, PATIENCE);
-    let post = |path: &str| client.ask(Method::Post, path, None, PATIENCE);
+    let get = |path: &str| client.ask(RequestMethod::Get, path, None, PATIENCE);
+    let post = |path: &str| client.ask(RequestMethod::Post, path, None, PATIENCE);
     match &job.query {
         CtlQuery::Status => show(job, terminal, &get("/v1/status")?, tables::status),
         CtlQuery::Targets(list) => {
@@ -42,12 +42,12 @@ pub(crate) fn run(job: &CtlJob, terminal: Terminal) -> Result<()> {
         CtlQuery::Profile(asked) => profile::run(&client, asked, job.json, terminal),
         CtlQuery::Attach(attach) => {
             let body = serde_json::to_vec(attach)?;
-            let answer = client.ask(Method::Post, "/v1/attach", Some(body), PATIENCE)?;
+            let answer = client.ask(RequestMethod::Post, "/v1/attach", Some(body), PATIENCE)?;
             show(job, terminal, &answer, tables::attached)
         }
         CtlQuery::Detach(target) => {
             let path = format!("/v1/targets/{}", client::quoted(target));
-            client.ask(Method::Delete, &path, None, PATIENCE)?;
+            client.ask(RequestMethod::Delete, &path, None, PATIENCE)?;
             let said = format!(
                 "{} is no longer profiled; what was sampled is stored\n",
                 profile_files::names::visible(target)

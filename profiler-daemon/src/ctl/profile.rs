@@ -5,7 +5,7 @@ use std::time::Duration;
 use anyhow::{Error, Result, anyhow};
 use profile_files::{JSON, PPROF, pprof};
 
-use super::client::{Client, Method, quoted};
+use super::client::{Client, RequestMethod, quoted};
 use super::{CtlProfile, CtlTime};
 use crate::output::OutputJob;
 use crate::output::Outputs;
@@ -29,7 +29,7 @@ pub(super) fn run(client: &Client<'_>, asked: &CtlProfile, json: bool, terminal:
         CtlTime::Next(time) => time,
         CtlTime::Range(..) => Duration::ZERO,
     };
-    let bytes = client.ask(Method::Get, &path(asked), None, PATIENCE + waiting)?;
+    let bytes = client.ask(RequestMethod::Get, &path(asked), None, PATIENCE + waiting)?;
     let profile = pprof::read_cpu_time(bytes.as_slice()).map_err(|error| {
         anyhow!(
             "the daemon's profile cannot be read ({:#}); does it have another version?",

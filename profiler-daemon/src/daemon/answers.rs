@@ -3,16 +3,16 @@
 use std::time::Duration;
 
 use config::TargetSettings;
-use profile_files::store::Waiting;
+use profile_files::store::UnmergedFiles;
 
-use super::shared::Shared;
+use super::shared::SharedSampler;
 use super::watched::{LONG_ENOUGH_NS, Watched};
 use super::{Daemon, PUBLISH_EVERY_NS, exports};
 use crate::containers::Need;
 use crate::discovery::TargetId;
 use crate::explain;
 use crate::fleet;
-use crate::service::command::{AttachRequest, Attached, DaemonCommand, Refused};
+use crate::service::command::{AttachRequest, Attached, CommandRefused, DaemonCommand};
 use crate::service::state::{
     HostStatus, MemoryStatus, Origin, Status, StoreStatus, SymbolizerStatus, TargetCounts, TargetState,
 };
@@ -55,23 +55,23 @@ impl Daemon {
         ids.filter_map(|id| Some(self.targets.get(&id)?.identity.name.clone())).collect()
     }
 
-    fn attach_wanted(&mut self, mut wanted: AttachRequest) -> Result<Attached, Refused> {
+    fn attach_wanted(&mut self, mut wanted: AttachRequest) -> Result<Attached, CommandRefused> {
         let now_ns = clock::monotonic_ns();
         if wanted.target.name.is_empty() {
             wanted.target.name = self.name_for(&wanted.target);
         }
         if self.named(&wanted.target.name).is_some() {
             let name = wanted.target.name;
-            return Err(Refused::Conflict(format!(
+            return Err(CommandRefused::Conflict(format!(
                 "a target named {name} already exists; choose another name"
             )));
         }
         if let Some(Err(refused)) = wanted.target.pid.map(explain::thread) {
-            return Err(Refused::Invalid(refused.to_string()));
+            return Err(CommandRefused::Invalid(refused.to_string()));
         }
         let everything = self.targets.values().find(|watched| watched.identity.is_everything);
         if let Some(watched) = everything.filter(|_| wanted.target.everything) {
-            return Err(Refused::Conflict(format!(
+            return Err(CommandRefused::Conflict(format!(
                 "everything is profiled already, as {}; request its profiles, or attach to cgroup / with \
                  each to divide it",
                 watched.identity.name
@@ -80,7 +80,7 @@ impl Daemon {
         if wanted.target.needs_runtimes() {
             self.runtimes.adopt(&self.settings, Need::Targets);
             if !self.runtimes.have_answered() {
-                return Err(Refused::Invalid(
+                return Err(CommandRefused::Invalid(
                     "container runtimes are queried for names from now on; try again in a few seconds"
                         .to_owned(),
                 ));
@@ -89,7 +89,7 @@ impl Daemon {
         let own = self.discovery.add(wanted.target);
         self.look_for_targets(now_ns);
         let Some(name) = self.targets.get(&own).map(|watched| watched.identity.name.clone()) else {
-            return Err(Refused::Invalid(
+            return Err(CommandRefused::Invalid(
                 "this names no target; give a pid, name, unit or cgroup".to_owned(),
             ));
         };
@@ -109,7 +109,7 @@ impl Daemon {
                 }
                 false => "no process matches; `ps -eo pid,comm` lists processes",
             };
-            return Err(Refused::Invalid(text.to_owned()));
+            return Err(CommandRefused::Invalid(text.to_owned()));
         }
         self.due.next_second_ns = clock::monotonic_ns() + LONG_ENOUGH_NS;
         let takes_from = self.names_of(self.taken.iter().filter(|(_, by)| *by == own).map(|(from, _)| *from));
@@ -123,17 +123,19 @@ impl Daemon {
         std::iter::once(name.clone()).chain(numbered).find(|name| self.named(name).is_none()).unwrap_or(name)
     }
 
-    fn detach(&mut self, name: String) -> Result<(), Refused> {
-        let Some(id) = self.named(&name) else { return Err(Refused::Unknown(name)) };
+    fn detach(&mut self, name: String) -> Result<(), CommandRefused> {
+        let Some(id) = self.named(&name) else { return Err(CommandRefused::Unknown(name)) };
         if self.targets[&id].identity.origin == Origin::Settings {
-            return Err(Refused::Conflict(format!(
+            return Err(CommandRefused::Conflict(format!(
                 "{name} comes from the settings; remove it there, and reload"
             )));
         }
         match self.discovery.target(id).map(|found| found.own) {
             Some(own) if own != id => {
                 let family = self.targets.get(&own).map_or("", |watched| &watched.identity.name);
-                Err(Refused::Conflict(format!("{name} is one of the targets of {family}; detach that")))
+                Err(CommandRefused::Conflict(format!(
+                    "{name} is one of the targets of {family}; detach that"
+                )))
             }
             _ => {
                 self.drop_section(id);
@@ -155,7 +157,7 @@ impl Daemon {
         self.due.next_publishing_ns = at_ns + PUBLISH_EVERY_NS;
         self.note_shares();
         let shared = self.sharing.shared.as_deref();
-        let shares = shared.map(Shared::statuses).unwrap_or_default();
+        let shares = shared.map(SharedSampler::statuses).unwrap_or_default();
         let of_one = |(id, watched): (&TargetId, &Watched)| {
             let kept = self.profiles.writer.kept(&watched.identity.name);
             let share = shared.and_then(|shared| Some((&shared.engine, *shares.get(id)?)));
@@ -308,8 +310,8 @@ impl HostStatus {
 }
 
 /// What waits in the store to be merged, for a person.
-fn unmerged(waiting: &Waiting) -> Option<String> {
-    let Waiting { files, needed_bytes, retry_s, why } = waiting;
+fn unmerged(waiting: &UnmergedFiles) -> Option<String> {
+    let UnmergedFiles { files, needed_bytes, retry_s, why } = waiting;
     let why = match (needed_bytes, why) {
         (0, Some(why)) => why.clone(),
         (0, None) => "look at the disk".to_owned(),

@@ -13,7 +13,7 @@ const AT_ONCE: f64 = 10.0;
 /// In the long run, one early end is allowed in this time (ns).
 const EVERY_NS: f64 = 6e9;
 /// How many early ends the allowance may be overdrawn by: the next one is allowed at most 24 s after the last, if the
-/// window is a second old. That is within the time that a request may take (`Bounds::answer`).
+/// window is a second old. That is within the time that a request may take (`ApiBounds::answer`).
 const OVERDRAWN: f64 = 3.0;
 
 /// The ends that are left to a target.

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use super::Daemon;
 use super::window_writer::LostWindow;
-use crate::service::command::{Flush, Refused, Reply};
+use crate::service::command::{CommandRefused, Flush, ReplySender};
 
 /// A request that waits for windows to be kept.
 #[derive(Debug)]
@@ -13,7 +13,7 @@ pub(crate) struct FlushWaiter {
     flush: Flush,
     /// When (ns): windows that began before that, and before the end of the range, are to be ended.
     asked_ns: u64,
-    reply: Reply<Result<(), Refused>>,
+    reply: ReplySender<Result<(), CommandRefused>>,
 }
 
 impl Daemon {
@@ -21,7 +21,7 @@ impl Daemon {
     pub(super) fn wait_for_windows(
         &mut self,
         flush: Flush,
-        reply: Reply<Result<(), Refused>>,
+        reply: ReplySender<Result<(), CommandRefused>>,
         asked_ns: u64,
     ) {
         self.profiles.waiting.push(FlushWaiter::new(flush, asked_ns, reply));
@@ -68,7 +68,7 @@ impl Daemon {
 }
 
 impl FlushWaiter {
-    pub(super) fn new(flush: Flush, asked_ns: u64, reply: Reply<Result<(), Refused>>) -> Self {
+    pub(super) fn new(flush: Flush, asked_ns: u64, reply: ReplySender<Result<(), CommandRefused>>) -> Self {
         Self { flush, asked_ns, reply }
     }
 
@@ -79,13 +79,15 @@ impl FlushWaiter {
         };
         let kept = lost.iter().rev().find(is_his).map_or(Ok(()), |lost| {
             let LostWindow { target, why, .. } = lost;
-            Err(Refused::Busy(format!("of {target}, {why}; `sweetspot ctl status` says how the store is")))
+            Err(CommandRefused::Busy(format!(
+                "of {target}, {why}; `sweetspot ctl status` says how the store is"
+            )))
         });
         drop(self.reply.send(kept));
     }
 
     /// Answers that the request cannot be served.
-    pub(super) fn refuse(self, why: Refused) {
+    pub(super) fn refuse(self, why: CommandRefused) {
         drop(self.reply.send(Err(why)));
     }
 

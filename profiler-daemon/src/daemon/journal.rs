@@ -27,7 +27,7 @@ const OVERRUN: f64 = 1.05;
 /// What was written so far.
 #[derive(Debug, Default)]
 pub(super) struct Journal {
-    known: BTreeMap<TargetId, Known>,
+    known: BTreeMap<TargetId, KnownTarget>,
     lines: LineLimit,
     store: StoreLog,
     /// Windows that were kept in folders of earlier settings.
@@ -55,7 +55,7 @@ impl Overrun {
 
 /// The state of a target at the last observation.
 #[derive(Debug)]
-struct Known {
+struct KnownTarget {
     name: String,
     state: TargetState,
     /// Since when it has had no process, if that is not logged yet (ns).
@@ -63,7 +63,7 @@ struct Known {
 }
 
 /// The present state of a target.
-struct Seen {
+struct SeenTarget {
     id: TargetId,
     name: String,
     state: TargetState,
@@ -75,7 +75,7 @@ struct Seen {
 
 /// A change of a target's state.
 #[derive(Debug, PartialEq, Eq)]
-enum Event {
+enum StateChange {
     Sampled { processes: usize },
     NoProcess,
     LeftOut { reason: String },
@@ -218,10 +218,10 @@ impl Journal {
     }
 
     /// The changes of targets since the last call.
-    fn observe(&mut self, now_ns: u64, all: Vec<Seen>) -> Vec<(String, Event)> {
+    fn observe(&mut self, now_ns: u64, all: Vec<SeenTarget>) -> Vec<(String, StateChange)> {
         let mut events = Vec::new();
         let mut gone = std::mem::take(&mut self.known);
-        for Seen { id, name, state, processes, has_processes, reason } in all {
+        for SeenTarget { id, name, state, processes, has_processes, reason } in all {
             let known = gone.remove(&id);
             let before = known.as_ref().map_or(TargetState::Waiting, |known| known.state);
             let is_empty = state == TargetState::Waiting && !has_processes && before != TargetState::Waiting;
@@ -236,33 +236,35 @@ impl Journal {
             let reason = || visible(reason.as_deref().unwrap_or("no reason is known"));
             let event = match state {
                 _ if state == before => None,
-                TargetState::Sampled => Some(Event::Sampled { processes }),
-                TargetState::Waiting => Some(Event::NoProcess),
-                TargetState::LeftOut => Some(Event::LeftOut { reason: reason() }),
-                TargetState::Failed => Some(Event::Failed { reason: reason() }),
+                TargetState::Sampled => Some(StateChange::Sampled { processes }),
+                TargetState::Waiting => Some(StateChange::NoProcess),
+                TargetState::LeftOut => Some(StateChange::LeftOut { reason: reason() }),
+                TargetState::Failed => Some(StateChange::Failed { reason: reason() }),
             };
             events.extend(event.map(|event| (name.clone(), event)));
-            self.known.insert(id, Known { name, state, empty_since_ns });
+            self.known.insert(id, KnownTarget { name, state, empty_since_ns });
         }
         // Targets without a process are already logged.
         let gone = gone.into_values().filter(|known| known.state != TargetState::Waiting);
-        events.extend(gone.map(|known| (known.name, Event::Gone)));
+        events.extend(gone.map(|known| (known.name, StateChange::Gone)));
         events
     }
 }
 
-fn write(target: &str, event: &Event) {
+fn write(target: &str, event: &StateChange) {
     match event {
-        Event::Sampled { processes: processes @ 0..=1 } => {
+        StateChange::Sampled { processes: processes @ 0..=1 } => {
             tracing::info!(target, processes, "{target} is sampled");
         }
-        Event::Sampled { processes } => {
+        StateChange::Sampled { processes } => {
             tracing::info!(target, processes, "{target} is sampled: {processes} processes");
         }
-        Event::NoProcess => tracing::info!(target, "{target} has no process any more"),
-        Event::LeftOut { reason } => tracing::warn!(target, reason, "{target} is left out: {reason}"),
-        Event::Failed { reason } => tracing::warn!(target, reason, "{target} cannot be sampled: {reason}"),
-        Event::Gone => tracing::info!(target, "{target} is no longer profiled"),
+        StateChange::NoProcess => tracing::info!(target, "{target} has no process any more"),
+        StateChange::LeftOut { reason } => tracing::warn!(target, reason, "{target} is left out: {reason}"),
+        StateChange::Failed { reason } => {
+            tracing::warn!(target, reason, "{target} cannot be sampled: {reason}")
+        }
+        StateChange::Gone => tracing::info!(target, "{target} is no longer profiled"),
     }
 }
 
@@ -323,7 +325,7 @@ impl Daemon {
 
     /// Logs what changed since the last call, a second ago.
     pub(super) fn log_changes(&mut self, now_ns: u64) {
-        let seen = |(id, watched): (&TargetId, &super::Watched)| Seen {
+        let seen = |(id, watched): (&TargetId, &super::Watched)| SeenTarget {
             id: *id,
             name: watched.identity.name.clone(),
             state: watched.shown_state(),
@@ -381,9 +383,9 @@ mod tests {
 
     const SECOND_NS: u64 = 1_000_000_000;
 
-    fn seen(id: u32, state: TargetState, processes: usize) -> Seen {
+    fn seen(id: u32, state: TargetState, processes: usize) -> SeenTarget {
         let reason = Some("no\nroom".to_owned());
-        Seen {
+        SeenTarget {
             id: TargetId::of_number(id),
             name: format!("t{id}"),
             state,
@@ -405,21 +407,21 @@ mod tests {
         let line = |id: u32, event| (format!("t{id}"), event);
         assert_eq!(observe(&[(1, TargetState::Waiting, 0), (2, TargetState::Waiting, 3)]), []);
         let now = [(1, TargetState::Sampled, 2), (2, TargetState::Failed, 3)];
-        let failed = Event::Failed { reason: "no room".to_owned() };
-        assert_eq!(observe(&now), [line(1, Event::Sampled { processes: 2 }), line(2, failed)]);
+        let failed = StateChange::Failed { reason: "no room".to_owned() };
+        assert_eq!(observe(&now), [line(1, StateChange::Sampled { processes: 2 }), line(2, failed)]);
         assert_eq!(observe(&now), [], "nothing is said twice");
         // Attached to in another way, and back.
         assert_eq!(observe(&[(1, TargetState::Waiting, 2), now[1]]), []);
         assert_eq!(observe(&now), []);
-        let left_out = Event::LeftOut { reason: "no room".to_owned() };
+        let left_out = StateChange::LeftOut { reason: "no room".to_owned() };
         let empty = [(1, TargetState::Waiting, 0), (2, TargetState::LeftOut, 3)];
         assert_eq!(observe(&empty), [line(2, left_out)]);
         assert_eq!(observe(&empty), [], "it may have another soon");
         assert_eq!(observe(&[now[0], empty[1]]), [], "as it has");
         assert_eq!((observe(&empty), observe(&empty)), (vec![], vec![]));
-        assert_eq!(observe(&empty), [line(1, Event::NoProcess)], "after a minute");
+        assert_eq!(observe(&empty), [line(1, StateChange::NoProcess)], "after a minute");
         assert_eq!(observe(&empty), []);
-        assert_eq!(observe(&[]), [line(2, Event::Gone)], "the other has had its line");
+        assert_eq!(observe(&[]), [line(2, StateChange::Gone)], "the other has had its line");
     }
 
     #[test]

@@ -11,7 +11,7 @@ const MOST_NAMES: usize = 4096;
 
 /// A name.
 #[derive(Debug, Default)]
-struct Account {
+struct NameAccount {
     /// Sum of the earlier targets of this name.
     before: TargetTotals,
     last: TargetTotals,
@@ -22,7 +22,7 @@ struct Account {
 /// The counters of all names.
 #[derive(Debug, Default)]
 pub(super) struct Ledger {
-    of: BTreeMap<String, Account>,
+    of: BTreeMap<String, NameAccount>,
     round: u64,
 }
 

@@ -8,7 +8,7 @@ use config::{SamplingSettings, TargetSettings};
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::ranking::Standing;
-use super::watched::{Identity, Totals, Watched};
+use super::watched::{TargetIdentity, Totals, Watched};
 use super::{Daemon, engines, host_cpus};
 use crate::discovery::{Changes, FoundTarget, TargetId};
 use crate::service::state::Origin;
@@ -166,7 +166,7 @@ impl Daemon {
     }
 
     fn watched(&self, found: &FoundTarget) -> Watched {
-        let identity = Identity {
+        let identity = TargetIdentity {
             name: found.name.clone(),
             labels: found.labels.clone(),
             origin: Origin::Settings,

@@ -52,7 +52,7 @@ use self::journal::Journal;
 use self::ledger::Ledger;
 use self::members::{EndedTotals, MemoryPressure};
 use self::notify::Notifier;
-use self::reload::{Prepared, Reloads};
+use self::reload::{PreparedSettings, Reloads};
 use self::scan_schedule::ScanSchedule;
 use self::shared::SharedState;
 use self::wakes::{Wake, Wakes};
@@ -253,7 +253,7 @@ impl Daemon {
     async fn live(
         &mut self,
         mut commands: CommandReceiver,
-        mut prepared: mpsc::Receiver<Result<Prepared>>,
+        mut prepared: mpsc::Receiver<Result<PreparedSettings>>,
     ) -> Result<Instant> {
         let mut wakes = Wakes::listen()?;
         self.publish();
@@ -431,7 +431,7 @@ impl Daemon {
     }
 
     /// Starts the exports of the settings.
-    fn export(&mut self, prepared: exports::Prepared) {
+    fn export(&mut self, prepared: exports::PreparedExports) {
         self.profiles.writer.export(exports::for_store(&self.settings));
         self.profiles.exports.adopt(prepared, self.profiles.writer.outboxes(), &self.settings.store.folder);
         self.profiles.exports.allow(host_cpus(&self.settings));
@@ -549,9 +549,9 @@ fn start_writer(settings: &DaemonSettings, symbols: &Symbols) -> Result<WindowWr
     WindowWriter::start(&settings.store.folder, bounds, queue, debuginfod_settings(settings), symbols)
 }
 
-fn store_settings(settings: &DaemonSettings) -> (store::Settings, u64) {
+fn store_settings(settings: &DaemonSettings) -> (store::StoreTerms, u64) {
     let (store, ns) = (&settings.store, |span: config::Span| span.duration().as_nanos() as u64);
-    let bounds = store::Settings {
+    let bounds = store::StoreTerms {
         age_ns: ns(store.age),
         bytes: store.bytes.get(),
         hourly_after_ns: ns(store.hourly_after),
@@ -565,7 +565,7 @@ fn host_cpus(settings: &DaemonSettings) -> f64 {
     settings.budget.host.get() * limits::online_cpus().len() as f64
 }
 
-fn debuginfod_settings(settings: &DaemonSettings) -> Option<debuginfod::Settings> {
+fn debuginfod_settings(settings: &DaemonSettings) -> Option<debuginfod::DebuginfodSettings> {
     let servers = &settings.symbols.debuginfod;
-    if servers.is_empty() { None } else { debuginfod::Settings::of_servers(servers) }
+    if servers.is_empty() { None } else { debuginfod::DebuginfodSettings::of_servers(servers) }
 }

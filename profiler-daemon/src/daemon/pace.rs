@@ -123,13 +123,13 @@ impl NameBudget {
 
 /// A token bucket of CPU time.
 #[derive(Debug)]
-pub(crate) struct Pace {
+pub(crate) struct NamingPace {
     pub(crate) budget: NameBudget,
     level_ns: f64,
     settled_ns: u64,
 }
 
-impl Pace {
+impl NamingPace {
     /// An empty bucket: the first seconds have to pay for attaching.
     pub(crate) fn new(budget: NameBudget, now_ns: u64) -> Self {
         Self { level_ns: 0.0, settled_ns: now_ns, budget }
@@ -169,16 +169,16 @@ mod tests {
 
     const SECOND_NS: u64 = 1_000_000_000;
 
-    fn pace(cpus: f64) -> Pace {
+    fn pace(cpus: f64) -> NamingPace {
         let budget = NameBudget::default();
         budget.allow(cpus, f64::INFINITY);
-        let mut pace = Pace::new(budget, 0);
+        let mut pace = NamingPace::new(budget, 0);
         pace.settle(10 * SECOND_NS, 0);
         pace
     }
 
     /// From the moment that it is full (s).
-    fn pause_s(pace: &Pace, now_s: u64, handed_s: u64) -> f64 {
+    fn pause_s(pace: &NamingPace, now_s: u64, handed_s: u64) -> f64 {
         pace.pause_ns((10 + now_s) * SECOND_NS, (10 + handed_s) * SECOND_NS) as f64 * 1e-9
     }
 
@@ -201,7 +201,7 @@ mod tests {
     fn after_a_start_names_wait() {
         let budget = NameBudget::default();
         budget.allow(0.01, f64::INFINITY);
-        let mut pace = Pace::new(budget, 0);
+        let mut pace = NamingPace::new(budget, 0);
         pace.settle(0, SECOND_NS / 50);
         assert_eq!(pace.pause_ns(0, 0), 2 * SECOND_NS);
     }

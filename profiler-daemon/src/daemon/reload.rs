@@ -19,15 +19,15 @@ use crate::api;
 use crate::failure::{Failure, lines, usage};
 use crate::fleet;
 use crate::objects::Symbols;
-use crate::service::command::{Refused, Reply};
+use crate::service::command::{CommandRefused, ReplySender};
 use crate::service::state::SettingsStatus;
 use crate::sys::clock;
 
 /// Settings, with everything prepared that can fail.
-pub(super) struct Prepared {
+pub(super) struct PreparedSettings {
     settings: DaemonSettings,
-    interface: api::Prepared,
-    exports: exports::Prepared,
+    interface: api::PreparedInterface,
+    exports: exports::PreparedExports,
     fleet: Option<fleet::PrometheusClient>,
     /// The writer of their store's folder, if it is another one.
     writer: Option<WindowWriter>,
@@ -44,12 +44,12 @@ pub(super) struct Reloads {
     failed: u64,
     /// The settings that are being read, and the channel that they arrive on.
     reading: Option<Reloading>,
-    prepared: mpsc::Sender<Result<Prepared>>,
+    prepared: mpsc::Sender<Result<PreparedSettings>>,
 }
 
 impl Reloads {
     /// The settings of `file` are in force; new ones will arrive through `prepared`.
-    pub(super) fn new(file: Option<PathBuf>, prepared: mpsc::Sender<Result<Prepared>>) -> Self {
+    pub(super) fn new(file: Option<PathBuf>, prepared: mpsc::Sender<Result<PreparedSettings>>) -> Self {
         let read_unix_s = unix_s();
         Self { file, read_unix_s, problem: None, begun: 0, failed: 0, reading: None, prepared }
     }
@@ -80,19 +80,19 @@ fn unix_s() -> f64 {
 /// Settings that are being read.
 #[derive(Default)]
 struct Reloading {
-    replies: Vec<Reply<Result<String, Refused>>>,
+    replies: Vec<ReplySender<Result<String, CommandRefused>>>,
     /// Reload requests that came meanwhile: the settings being read may be older than what they want.
-    again: Option<Vec<Reply<Result<String, Refused>>>>,
+    again: Option<Vec<ReplySender<Result<String, CommandRefused>>>>,
 }
 
-fn prepare(file: Option<&Path>, folder: &Path, symbols: &Symbols) -> Result<Prepared> {
+fn prepare(file: Option<&Path>, folder: &Path, symbols: &Symbols) -> Result<PreparedSettings> {
     let settings = read(file)?;
     let interface = api::prepare(&settings)?;
     let exports = exports::prepare(&settings)?;
     let fleet = fleet::PrometheusClient::new(&settings.fleet)?;
     let writer =
         if settings.store.folder == *folder { None } else { Some(start_writer(&settings, symbols)?) };
-    Ok(Prepared { settings, interface, exports, fleet, writer })
+    Ok(PreparedSettings { settings, interface, exports, fleet, writer })
 }
 
 /// Reads the settings, all problems in one error.
@@ -114,7 +114,7 @@ pub(super) fn read(file: Option<&Path>) -> Result<DaemonSettings> {
 impl Daemon {
     /// Reads the settings again, and answers when they are in force. Targets that are as they were go on being sampled without
     /// a gap.
-    pub(super) fn reload(&mut self, reply: Option<Reply<Result<String, Refused>>>) {
+    pub(super) fn reload(&mut self, reply: Option<ReplySender<Result<String, CommandRefused>>>) {
         if let Some(reading) = &mut self.reloads.reading {
             reading.again.get_or_insert_default().extend(reply);
             return;
@@ -139,7 +139,7 @@ impl Daemon {
     }
 
     /// Puts the prepared settings in force, or reports why not; then the old ones stay.
-    pub(super) fn finish_reload(&mut self, prepared: Result<Prepared>) {
+    pub(super) fn finish_reload(&mut self, prepared: Result<PreparedSettings>) {
         let said = match prepared.and_then(|prepared| self.adopt(prepared)) {
             Ok(()) => {
                 self.reloads.problem = None;
@@ -150,7 +150,7 @@ impl Daemon {
                 lines(&error).iter().for_each(|line| tracing::error!("{line}"));
                 tracing::error!("the previous settings stay in force");
                 self.reloads.problem = Some(format!("{error:#}"));
-                Err(Refused::Invalid(format!("{error:#}")))
+                Err(CommandRefused::Invalid(format!("{error:#}")))
             }
         };
         self.publish(); // the requester then sees what was done
@@ -163,8 +163,8 @@ impl Daemon {
         }
     }
 
-    fn adopt(&mut self, prepared: Prepared) -> Result<()> {
-        let Prepared { settings, interface, exports, fleet, writer } = prepared;
+    fn adopt(&mut self, prepared: PreparedSettings) -> Result<()> {
+        let PreparedSettings { settings, interface, exports, fleet, writer } = prepared;
         let setup = self.setup.under(&settings.sampling_of(&config::TargetSettings::default()))?;
         self.reporting.server.adopt(interface)?; // the last that can fail
         self.publish(); // the last that was counted of targets that go

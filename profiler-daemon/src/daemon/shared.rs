@@ -17,13 +17,13 @@ use super::window_writer::PendingWindow;
 use crate::cgroup::Cgroup;
 use crate::discovery::{Changes, TargetId};
 use crate::run::join::{self, TargetSelector};
-use crate::run::{Engine, Figures, ShareStatus};
+use crate::run::{Engine, RunFigures, ShareStatus};
 use crate::sampler::session::{Collected, Owner, Session};
 use crate::service::recent::RecentDecisions;
 use crate::sys::{clock, procfs};
 
 /// The sampler of many targets.
-pub(super) struct Shared {
+pub(super) struct SharedSampler {
     pub(super) engine: Engine<RecentDecisions>,
     sampling: SamplingSettings,
     /// No window is ended for its length before this time (ns).
@@ -33,13 +33,13 @@ pub(super) struct Shared {
 /// The state of the shared sampler, whether it exists or not.
 #[derive(Default)]
 pub(super) struct SharedState {
-    pub(super) shared: Option<Box<Shared>>,
+    pub(super) shared: Option<Box<SharedSampler>>,
     /// When it is tried again after it could not begin.
     retry: Retry,
     choice: Sharing,
 }
 
-impl Shared {
+impl SharedSampler {
     /// Totals of all shared targets together.
     pub(super) fn totals(&self) -> Totals {
         Totals::of(&self.engine)
@@ -72,7 +72,7 @@ pub(super) fn owner(id: TargetId) -> Owner {
 }
 
 impl Daemon {
-    pub(super) fn shared(&mut self) -> Option<&mut Shared> {
+    pub(super) fn shared(&mut self) -> Option<&mut SharedSampler> {
         self.sharing.shared.as_deref_mut()
     }
 
@@ -172,7 +172,7 @@ impl Daemon {
         let sampling = self.sampling_of(&config::TargetSettings::default());
         match join::begin(&self.setup, &sampling, TargetSelector::Many, None, 0, RecentDecisions::default()) {
             Ok(Some(engine)) => {
-                self.sharing.shared = Some(Box::new(Shared { engine, sampling, next_batch_ns: 0 }));
+                self.sharing.shared = Some(Box::new(SharedSampler { engine, sampling, next_batch_ns: 0 }));
                 self.sharing.retry = Retry::default();
                 self.exclude_known();
                 true
@@ -200,7 +200,7 @@ impl Daemon {
     /// Cuts several shared targets with `cut`, and keeps their windows.
     fn cut_shared(
         &mut self,
-        cut: impl FnOnce(&mut Engine<RecentDecisions>) -> Vec<(Owner, Collected, Figures)>,
+        cut: impl FnOnce(&mut Engine<RecentDecisions>) -> Vec<(Owner, Collected, RunFigures)>,
     ) {
         let Some(shared) = self.sharing.shared.as_deref_mut() else { return };
         let cut = shared.session_turn(cut);
@@ -255,7 +255,7 @@ impl Daemon {
     }
 
     fn end_shared_if_idle(&mut self) {
-        let is_idle = |shared: &Shared| {
+        let is_idle = |shared: &SharedSampler| {
             shared.engine.session.counted.owners.as_ref().is_some_and(|owners| owners.is_empty())
         };
         if self.sharing.shared.as_deref().is_some_and(is_idle) {

@@ -6,7 +6,7 @@ use anyhow::{Context, Result};
 use nix::sys::signal::{SigSet, Signal};
 use tokio::signal::unix::{Signal as SignalStream, SignalKind, signal};
 
-use super::reload::Prepared;
+use super::reload::PreparedSettings;
 use crate::service::command::DaemonCommand;
 use crate::sys::timer::Timer;
 
@@ -15,7 +15,7 @@ pub(super) enum Wake {
     Time,
     Reload,
     /// Other settings are ready to be in force, or refused.
-    Prepared(Box<Result<Prepared>>),
+    Prepared(Box<Result<PreparedSettings>>),
     Stop,
     Command(DaemonCommand),
 }

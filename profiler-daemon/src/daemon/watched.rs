@@ -40,7 +40,7 @@ pub(crate) const LONG_ENOUGH_NS: u64 = 50_000_000;
 
 /// The properties that identify a target.
 #[derive(Clone, Debug)]
-pub(crate) struct Identity {
+pub(crate) struct TargetIdentity {
     /// What it is called.
     pub(crate) name: String,
     /// Its labels.
@@ -57,7 +57,7 @@ pub(crate) struct Identity {
 
 /// A target.
 pub(crate) struct Watched {
-    pub(crate) identity: Identity,
+    pub(crate) identity: TargetIdentity,
     pub(crate) sampling: SamplingSettings,
     /// When watching ends, if the target was requested (ns).
     pub(crate) ends_ns: Option<u64>,
@@ -66,9 +66,9 @@ pub(crate) struct Watched {
     state: TargetState,
     reason: Option<String>,
     /// The sampler that it has for itself.
-    sampled: Option<Box<Sampled>>,
+    sampled: Option<Box<SampledTarget>>,
     /// Its part of the shared sampler.
-    part: Option<Part>,
+    part: Option<SamplerPart>,
     attempts: Attempts,
     /// The sampling settings to switch to, once there is time to open other events.
     wanted: Option<SamplingSettings>,
@@ -99,7 +99,7 @@ struct CpuUse {
     recent_ns: u64,
 }
 
-struct Sampled {
+struct SampledTarget {
     engine: Engine<RecentDecisions>,
     /// Where the open window began (ns).
     from_ns: u64,
@@ -110,7 +110,7 @@ struct Sampled {
 
 /// A target's part of the shared sampler.
 #[derive(Clone, Copy)]
-struct Part {
+struct SamplerPart {
     /// Where the open window began (ns).
     from_ns: u64,
     flush_limiter: FlushLimiter,
@@ -192,14 +192,14 @@ impl Totals {
     }
 }
 
-impl Sampled {
+impl SampledTarget {
     fn totals(&self) -> Totals {
         Totals::of(&self.engine)
     }
 }
 
 impl Watched {
-    pub(crate) fn new(identity: Identity, sampling: SamplingSettings) -> Self {
+    pub(crate) fn new(identity: TargetIdentity, sampling: SamplingSettings) -> Self {
         Self {
             identity,
             sampling,
@@ -258,8 +258,11 @@ impl Watched {
 
     /// The target joins the shared sampler.
     pub(crate) fn begin_share(&mut self, now_ns: u64) {
-        self.part =
-            Some(Part { from_ns: now_ns, flush_limiter: FlushLimiter::default(), totals: Totals::default() });
+        self.part = Some(SamplerPart {
+            from_ns: now_ns,
+            flush_limiter: FlushLimiter::default(),
+            totals: Totals::default(),
+        });
         (self.state, self.reason, self.attempts.retry) = (TargetState::Sampled, None, Retry::default());
         self.processes.take_changes();
         self.sampling = self.wanted.take().unwrap_or(self.sampling.clone());
@@ -435,7 +438,7 @@ mod tests {
     const SECOND_NS: u64 = 1_000_000_000;
 
     fn target() -> Watched {
-        let identity = Identity {
+        let identity = TargetIdentity {
             name: "job".to_owned(),
             labels: BTreeMap::new(),
             origin: Origin::Settings,

@@ -17,16 +17,16 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use profile_files::store::{self, Export, Outboxes, RealDisk, Spool, Store, StoreError, Window};
+use profile_files::store::{self, Export, Outboxes, RealDisk, Spool, Store, StoreError, TargetWindow};
 use profiler_core::profile::Run;
 
 use super::flushing::FlushWaiter;
-use super::pace::{NameBudget, Pace};
+use super::pace::{NameBudget, NamingPace};
 use crate::debuginfod;
 use crate::objects::Symbols;
 use crate::run::names::{CancelFlag, Cut};
 use crate::sampler::session::Collected;
-use crate::service::command::Refused;
+use crate::service::command::CommandRefused;
 use crate::service::state::StoreStatus;
 use crate::sys::clock;
 
@@ -44,7 +44,7 @@ const MOST_SUSPECTS: usize = 100;
 /// A window of a target, to be named and kept.
 pub(crate) struct PendingWindow {
     /// Its target and time range.
-    pub(crate) window: Window,
+    pub(crate) window: TargetWindow,
     /// What was counted in it.
     pub(crate) collected: Collected,
     /// Converts the weights to CPU time.
@@ -56,7 +56,7 @@ pub(crate) struct PendingWindow {
 }
 
 /// An item of the queues: from the loop to the spooling thread, and on to the naming thread.
-enum Job<P> {
+enum QueueItem<P> {
     /// With the moment that it was handed over (ns).
     Keep(Box<P>, u64),
     /// Answer these requests: everything queued before is stored by now.
@@ -67,7 +67,7 @@ enum Job<P> {
 
 /// A window that waits for its names.
 struct UnnamedWindow {
-    window: Window,
+    window: TargetWindow,
     cut: Cut,
     scale: f64,
     run: Run,
@@ -100,11 +100,11 @@ pub(crate) struct LostWindow {
 }
 
 /// The rules in force.
-struct Rules {
-    store: store::Settings,
+struct WriterRules {
+    store: store::StoreTerms,
     /// Limit for waiting windows (bytes, about).
     most_bytes: u64,
-    debuginfod: Option<debuginfod::Settings>,
+    debuginfod: Option<debuginfod::DebuginfodSettings>,
 }
 
 /// What became of a target's windows.
@@ -132,7 +132,7 @@ struct WriterState {
     dropped: u64,
     lost: VecDeque<LostWindow>,
     suspects: Vec<PathBuf>,
-    rules: Option<Rules>,
+    rules: Option<WriterRules>,
     exports: Option<Vec<Export>>,
     /// Windows that were named, without the first of each target.
     later_windows: u64,
@@ -173,7 +173,7 @@ impl WriterShared {
 
 /// The threads that spool, name and keep.
 pub(crate) struct WindowWriter {
-    jobs: Option<SyncSender<Job<PendingWindow>>>,
+    jobs: Option<SyncSender<QueueItem<PendingWindow>>>,
     spool: Spool,
     outboxes: Outboxes,
     shared: WriterShared,
@@ -261,9 +261,9 @@ impl WindowWriter {
     /// If the store cannot be used.
     pub(crate) fn start(
         folder: &Path,
-        bounds: store::Settings,
+        bounds: store::StoreTerms,
         most_bytes: u64,
-        debuginfod: Option<debuginfod::Settings>,
+        debuginfod: Option<debuginfod::DebuginfodSettings>,
         symbols: &Symbols,
     ) -> Result<Self, StoreError> {
         let store = Store::open(folder, bounds, RealDisk)?;
@@ -290,7 +290,7 @@ impl WindowWriter {
             budget: budget.clone(),
             log: spooling::SpoolLog::default(),
         };
-        let mut work = work::Work {
+        let mut work = work::WriterWork {
             folder: folder.to_owned(),
             servers: debuginfod.clone().map(debuginfod::Servers::new),
             store,
@@ -298,10 +298,10 @@ impl WindowWriter {
             leftovers,
             started_ns: clock::monotonic_ns(),
             symbols: symbols.clone(),
-            rules: Rules { store: bounds, most_bytes, debuginfod },
+            rules: WriterRules { store: bounds, most_bytes, debuginfod },
             boot,
             shared: shared.clone(),
-            pace: Pace::new(budget.clone(), clock::monotonic_ns()),
+            pace: NamingPace::new(budget.clone(), clock::monotonic_ns()),
             merged_ns: clock::monotonic_ns(),
             problem: None,
             obstacle: None,
@@ -327,7 +327,7 @@ impl WindowWriter {
         state.handed.push_back(handed); // before the thread can be done with it
         state.targets.entry(target.clone()).and_modify(|kept| kept.is_gone = false);
         drop(state);
-        if has_room && self.send(Job::Keep(Box::new(pending), handed_ns)) {
+        if has_room && self.send(QueueItem::Keep(Box::new(pending), handed_ns)) {
             return;
         }
         self.shared.waiting_bytes.fetch_sub(bytes, Ordering::Relaxed);
@@ -357,13 +357,14 @@ impl WindowWriter {
 
     /// Answers once all that was handed over before is kept.
     pub(crate) fn flush(&self, waiting: Vec<FlushWaiter>) {
-        let busy = || Refused::Busy("the disk cannot keep up; try again later".to_owned());
-        let job = Job::Flushed(waiting);
+        let busy = || CommandRefused::Busy("the disk cannot keep up; try again later".to_owned());
+        let job = QueueItem::Flushed(waiting);
         self.budget.add_urgent();
         self.wake();
         let sent = self.jobs.as_ref().map(|jobs| jobs.try_send(job));
         if let Some(Err(
-            TrySendError::Full(Job::Flushed(waiting)) | TrySendError::Disconnected(Job::Flushed(waiting)),
+            TrySendError::Full(QueueItem::Flushed(waiting))
+            | TrySendError::Disconnected(QueueItem::Flushed(waiting)),
         )) = sent
         {
             self.budget.remove_urgent();
@@ -380,26 +381,26 @@ impl WindowWriter {
             }
         }
         drop(state);
-        self.send(Job::Look); // if the queue is full, the thread checks after its next window
+        self.send(QueueItem::Look); // if the queue is full, the thread checks after its next window
     }
 
     /// Puts other bounds in force.
     pub(crate) fn rebound(
         &mut self,
-        bounds: store::Settings,
+        bounds: store::StoreTerms,
         most_bytes: u64,
-        debuginfod: Option<debuginfod::Settings>,
+        debuginfod: Option<debuginfod::DebuginfodSettings>,
     ) {
         self.most_bytes = most_bytes;
         self.spool.rebound(most_bytes);
-        self.shared.state().rules = Some(Rules { store: bounds, most_bytes, debuginfod });
-        self.send(Job::Look); // if the queue is full, the thread checks after its next window
+        self.shared.state().rules = Some(WriterRules { store: bounds, most_bytes, debuginfod });
+        self.send(QueueItem::Look); // if the queue is full, the thread checks after its next window
     }
 
     /// Sets the exports that get windows from now on.
     pub(crate) fn export(&self, exports: Vec<Export>) {
         self.shared.state().exports = Some(exports);
-        self.send(Job::Look); // if the queue is full, the thread checks after its next window
+        self.send(QueueItem::Look); // if the queue is full, the thread checks after its next window
     }
 
     /// The windows that wait to be sent, by export.
@@ -407,7 +408,7 @@ impl WindowWriter {
         &self.outboxes
     }
 
-    fn send(&self, job: Job<PendingWindow>) -> bool {
+    fn send(&self, job: QueueItem<PendingWindow>) -> bool {
         self.jobs.as_ref().is_some_and(|jobs| jobs.try_send(job).is_ok())
     }
 

@@ -13,7 +13,7 @@ const MISS_HOLDS: Duration = Duration::from_secs(600);
 
 /// What is known of a file.
 #[derive(Debug)]
-pub(super) enum Known {
+pub(super) enum CachedFile {
     /// It was fetched.
     File(File),
     /// No server had it a short while ago.
@@ -31,17 +31,17 @@ impl Cache {
         Self(folder)
     }
 
-    pub(super) fn find(&self, build_id: &str) -> Known {
+    pub(super) fn find(&self, build_id: &str) -> CachedFile {
         let path = self.path(build_id);
-        let Ok(file) = fs::metadata(&path) else { return Known::Nothing };
+        let Ok(file) = fs::metadata(&path) else { return CachedFile::Nothing };
         if !file.is_file() {
-            return Known::Nothing;
+            return CachedFile::Nothing;
         }
         if file.len() > 0 {
-            return File::open(path).map_or(Known::Nothing, Known::File);
+            return File::open(path).map_or(CachedFile::Nothing, CachedFile::File);
         }
         let age = file.modified().ok().and_then(|time| time.elapsed().ok());
-        if age.is_some_and(|age| age < MISS_HOLDS) { Known::Nowhere } else { Known::Nothing }
+        if age.is_some_and(|age| age < MISS_HOLDS) { CachedFile::Nowhere } else { CachedFile::Nothing }
     }
 
     /// A file to be filled and then given its name.

@@ -17,8 +17,8 @@ use std::time::{Duration, Instant};
 use profile_files::AtomicFile;
 use rustc_hash::FxHashMap;
 
-use self::cache::{Cache, Known};
-pub(crate) use self::settings::Settings;
+use self::cache::{Cache, CachedFile};
+pub(crate) use self::settings::DebuginfodSettings;
 
 /// What its notes begin with.
 pub(crate) const NOTE: &str = "debuginfod: ";
@@ -35,10 +35,10 @@ const REST: Duration = Duration::from_secs(600);
 
 /// The servers, for run after run. Clones are the same.
 #[derive(Clone)]
-pub(crate) struct Servers(Arc<Shared>);
+pub(crate) struct Servers(Arc<SharedDebuginfod>);
 
-struct Shared {
-    settings: Settings,
+struct SharedDebuginfod {
+    settings: DebuginfodSettings,
     agent: ureq::Agent,
     /// Those that do not work, by their place among the settings: until when they are left alone, and what was wrong.
     resting: Mutex<FxHashMap<usize, (Instant, String)>>,
@@ -47,11 +47,11 @@ struct Shared {
 /// What a run may still ask of the servers.
 pub(crate) struct Debuginfod {
     servers: Servers,
-    state: Mutex<State>,
+    state: Mutex<FetchState>,
 }
 
 #[derive(Default)]
-struct State {
+struct FetchState {
     /// Servers that are not asked any more, by their place among the settings.
     gone: Vec<usize>,
     spent: Duration,
@@ -76,7 +76,7 @@ enum Miss {
 
 impl Servers {
     /// Knows the servers; nothing is asked yet.
-    pub(crate) fn new(settings: Settings) -> Self {
+    pub(crate) fn new(settings: DebuginfodSettings) -> Self {
         let agent = ureq::Agent::config_builder()
             .timeout_connect(Some(CONNECT.min(settings.answer)))
             .timeout_recv_response(Some(settings.answer))
@@ -85,10 +85,10 @@ impl Servers {
             .proxy(settings.proxy.clone())
             .user_agent(concat!("sweetspot/", env!("CARGO_PKG_VERSION")))
             .build();
-        Self(Arc::new(Shared { settings, agent: agent.into(), resting: Mutex::default() }))
+        Self(Arc::new(SharedDebuginfod { settings, agent: agent.into(), resting: Mutex::default() }))
     }
 
-    fn settings(&self) -> &Settings {
+    fn settings(&self) -> &DebuginfodSettings {
         &self.0.settings
     }
 
@@ -125,12 +125,12 @@ impl Debuginfod {
         let settings = self.servers.settings();
         let cache = Cache::new(settings.cache.clone());
         match cache.find(build_id) {
-            Known::File(file) => return Some(file),
-            Known::Nowhere => {
+            CachedFile::File(file) => return Some(file),
+            CachedFile::Nowhere => {
                 state.nowhere += 1;
                 return None;
             }
-            Known::Nothing => {}
+            CachedFile::Nothing => {}
         }
         let mut is_nowhere = true;
         for server in 0..settings.servers.len() {
@@ -235,7 +235,7 @@ impl Debuginfod {
     }
 }
 
-impl State {
+impl FetchState {
     fn note(&mut self, note: String) {
         if self.notes.len() < MOST_NOTES && !self.notes.contains(&note) {
             self.notes.push(note);

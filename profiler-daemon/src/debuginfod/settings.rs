@@ -12,7 +12,7 @@ const MOST_BYTES: u64 = 4 << 30;
 
 /// Where debug files are fetched from, and at what expense.
 #[derive(Clone, Debug)]
-pub(crate) struct Settings {
+pub(crate) struct DebuginfodSettings {
     /// The servers, asked in turn. `DEBUGINFOD_URLS`, separated by white space.
     pub(super) servers: Vec<String>,
     /// Where they are kept. `DEBUGINFOD_CACHE_PATH`, else `debuginfod_client` in the user's cache.
@@ -59,7 +59,7 @@ pub(crate) enum Unusable {
     NoFolder,
 }
 
-impl Settings {
+impl DebuginfodSettings {
     /// As the environment has it.
     ///
     /// # Errors
@@ -128,8 +128,8 @@ fn cache(variable: impl Fn(&str) -> Option<String>) -> Option<PathBuf> {
 mod tests {
     use super::*;
 
-    fn read(variables: &[(&str, &str)]) -> Result<Settings, Unusable> {
-        Settings::read(|name| {
+    fn read(variables: &[(&str, &str)]) -> Result<DebuginfodSettings, Unusable> {
+        DebuginfodSettings::read(|name| {
             variables.iter().find(|(each, _)| *each == name).map(|(_, value)| (*value).to_owned())
         })
     }

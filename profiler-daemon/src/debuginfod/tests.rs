@@ -65,8 +65,8 @@ fn client(servers: &[&str], cache: &Path) -> Debuginfod {
     Debuginfod::new(&Servers::new(settings(servers, cache)))
 }
 
-fn settings(servers: &[&str], cache: &Path) -> Settings {
-    Settings {
+fn settings(servers: &[&str], cache: &Path) -> DebuginfodSettings {
+    DebuginfodSettings {
         servers: servers.iter().map(|&server| server.to_owned()).collect(),
         cache: cache.to_owned(),
         answer: Duration::from_secs(20),
@@ -184,7 +184,8 @@ fn the_next_run_leaves_a_broken_server_alone_and_says_so() {
 #[test]
 fn a_run_without_time_left_is_no_fault_of_the_server() {
     let (server, folder) = (Server::with(good()), folder());
-    let servers = Servers::new(Settings { run: Duration::ZERO, ..settings(&[&server.url], folder.path()) });
+    let servers =
+        Servers::new(DebuginfodSettings { run: Duration::ZERO, ..settings(&[&server.url], folder.path()) });
     let run = Debuginfod::new(&servers);
     assert!(run.debug_file(BUILD_ID).is_none());
     assert_eq!(run.notes().len(), 1);

@@ -9,7 +9,7 @@ use super::look::Processes;
 use super::place::Place;
 use super::places::{PlaceId, Places};
 use super::table::TargetTable;
-use crate::containers::{Container, Names, Pod};
+use crate::containers::{Container, ContainerNames, Pod};
 
 /// After this many responses without a container, its name is no longer urgent.
 const MOST_ANSWERS: u32 = 3;
@@ -17,7 +17,7 @@ const MOST_ANSWERS: u32 = 3;
 /// Names of containers, and which labels of pods are shown.
 #[derive(Debug, Default)]
 pub(super) struct KnownContainers {
-    names: Arc<Names>,
+    names: Arc<ContainerNames>,
     pod_labels: Vec<String>,
     /// Containers in use without a name, and how many answers lacked them.
     unnamed: FxHashMap<Arc<str>, u32>,
@@ -38,7 +38,7 @@ impl KnownContainers {
 
     /// Processes a response, and returns the containers whose names have changed. A container that has ended
     /// keeps its name while a process is in it.
-    fn learn(&mut self, names: Arc<Names>, places: &Places) -> FxHashSet<Arc<str>> {
+    fn learn(&mut self, names: Arc<ContainerNames>, places: &Places) -> FxHashSet<Arc<str>> {
         let present: FxHashSet<Arc<str>> = places.containers().collect();
         let ended = |id: &&Arc<str>| names.get(id).is_none() && self.names.get(id).is_some();
         let ended: Vec<&Arc<str>> = present.iter().filter(ended).collect();
@@ -69,7 +69,7 @@ impl KnownContainers {
 
 impl Processes {
     /// Processes a response: processes whose container's name has changed are classified again.
-    pub(super) fn name_containers(&mut self, names: Arc<Names>, table: &mut TargetTable) {
+    pub(super) fn name_containers(&mut self, names: Arc<ContainerNames>, table: &mut TargetTable) {
         let renamed = self.containers.learn(names, &self.places);
         self.touch_containers(table, |id| renamed.contains(id));
     }

@@ -4,7 +4,7 @@ use rustc_hash::FxHashMap;
 
 use super::Changes;
 use super::look::{Processes, ScanContext};
-use super::process::{Counted, Life, Process};
+use super::process::{Counted, KnownProcess, Life};
 use super::table::{TargetId, TargetTable};
 use crate::sys::family;
 
@@ -137,7 +137,7 @@ impl Processes {
     }
 
     /// The process, unless it has ended.
-    fn lives(&self, life: Life) -> Option<&Process> {
+    fn lives(&self, life: Life) -> Option<&KnownProcess> {
         let process = self.all.get(&life.pid)?;
         (process.stat.start == life.start && !process.stat.has_ended).then_some(process)
     }

@@ -15,8 +15,8 @@ use super::lineage::Lineage;
 use super::naming::Users;
 use super::places::Places;
 use super::proc_folder::{ListedProcess, ProcFolder};
-use super::process::Process;
-use super::sections::{Finder, Section};
+use super::process::KnownProcess;
+use super::sections::{Finder, TargetSection};
 use super::table::{TargetId, TargetTable};
 
 /// A process is rechecked once in this many scans.
@@ -29,7 +29,7 @@ pub(super) const YOUNG_LOOKS: u64 = 2;
 pub(super) struct Processes {
     pub(super) folder: ProcFolder,
     pub(super) own: u32,
-    pub(super) all: FxHashMap<u32, Process>,
+    pub(super) all: FxHashMap<u32, KnownProcess>,
     pub(super) places: Places,
     pub(super) users: Users,
     pub(super) containers: KnownContainers,
@@ -50,7 +50,7 @@ pub(super) struct Processes {
 
 /// What a scan works on besides the processes.
 pub(super) struct ScanContext<'a> {
-    pub(super) sections: &'a mut [Section],
+    pub(super) sections: &'a mut [TargetSection],
     pub(super) finder: &'a Finder,
     pub(super) table: &'a mut TargetTable,
     /// Whether the sections have changed since the last scan, so that every process is classified again.
@@ -131,7 +131,7 @@ impl Processes {
     /// Finds ended, new and changed processes, and records in `changes` which target each belongs to now.
     pub(super) fn look(
         &mut self,
-        sections: &mut [Section],
+        sections: &mut [TargetSection],
         finder: &Finder,
         table: &mut TargetTable,
         changes: &mut Changes,
@@ -223,7 +223,7 @@ impl Processes {
         for listed in new {
             let Ok(stat) = self.folder.stat(listed.pid) else { continue };
             self.next_turn = (self.next_turn + 1) % TURNS;
-            let mut process = Process::new(stat, listed.inode, self.scans, self.next_turn);
+            let mut process = KnownProcess::new(stat, listed.inode, self.scans, self.next_turn);
             if self.scans > 1 {
                 process.new_ticks = process.stat.cpu_ticks; // all of it since the last look
             }

@@ -38,10 +38,10 @@ use rustc_hash::FxHashMap;
 
 use self::dropped::DroppedTargets;
 use self::look::Processes;
-use self::sections::{Finder, Section};
+use self::sections::{Finder, TargetSection};
 pub(crate) use self::table::{FoundTarget, TargetId};
 use self::table::{SectionId, TargetTable};
-use crate::containers::Names;
+use crate::containers::ContainerNames;
 
 /// The result of a scan. A process that moved between targets has left one and joined the other: read `left`
 /// before `joined`. A process whose id was reused has done both, perhaps for the same target.
@@ -67,7 +67,7 @@ pub(crate) struct Changes {
 /// Assigns the processes of a host to targets.
 #[derive(Debug)]
 pub(crate) struct Discovery {
-    sections: Vec<Section>,
+    sections: Vec<TargetSection>,
     finder: Finder,
     table: TargetTable,
     dropped: DroppedTargets,
@@ -99,8 +99,9 @@ impl Discovery {
     /// same selection is kept, with new budget and labels. The next scan reports the changes.
     pub(crate) fn replace(&mut self, targets: &[TargetSettings]) {
         let old = std::mem::take(&mut self.sections);
-        let (asked, mut old): (Vec<Section>, Vec<Section>) = old.into_iter().partition(|old| old.is_asked);
-        let mut by_name: FxHashMap<String, Section> =
+        let (asked, mut old): (Vec<TargetSection>, Vec<TargetSection>) =
+            old.into_iter().partition(|old| old.is_asked);
+        let mut by_name: FxHashMap<String, TargetSection> =
             old.drain(..).map(|section| (section.settings.name.clone(), section)).collect();
         self.sections = asked;
         for settings in targets {
@@ -130,7 +131,7 @@ impl Discovery {
     /// Removes a target of [`Self::add`], and those that its `each` made; others are not affected. The next
     /// scan reports that it is gone.
     pub(crate) fn remove(&mut self, id: TargetId) {
-        let of_it = |section: &Section| section.is_asked && section.own == id;
+        let of_it = |section: &TargetSection| section.is_asked && section.own == id;
         let Some(at) = self.sections.iter().position(of_it) else { return };
         let section = self.sections.remove(at);
         self.table.remove_section(section.id);
@@ -170,7 +171,7 @@ impl Discovery {
     }
 
     /// Processes responses of container runtimes. The next scan reports the changes.
-    pub(crate) fn name_containers(&mut self, names: Arc<Names>) {
+    pub(crate) fn name_containers(&mut self, names: Arc<ContainerNames>) {
         self.processes.name_containers(names, &mut self.table);
     }
 
@@ -230,7 +231,7 @@ impl Discovery {
 
     /// Problems, a line each; the same until something changes.
     pub(crate) fn remarks(&self) -> Vec<String> {
-        let mut remarks: Vec<String> = self.sections.iter().filter_map(Section::problem).collect();
+        let mut remarks: Vec<String> = self.sections.iter().filter_map(TargetSection::problem).collect();
         if self.processes.has_old_groups() && self.sections.iter().any(|section| section.asks_for_groups()) {
             remarks.push(
                 "this host has no cgroup v2 hierarchy, so that no process fits a target by unit, cgroup or container; boot \
@@ -250,7 +251,7 @@ impl Discovery {
 
     /// What these settings select that does not exist at present, so that no process matches; in lines.
     pub(crate) fn missing(settings: &[TargetSettings]) -> Vec<String> {
-        settings.iter().flat_map(Section::missing).collect()
+        settings.iter().flat_map(TargetSection::missing).collect()
     }
 
     /// Files read so far.
@@ -259,17 +260,17 @@ impl Discovery {
         self.processes.reads()
     }
 
-    fn section(&mut self, settings: Arc<TargetSettings>, is_asked: bool) -> Section {
+    fn section(&mut self, settings: Arc<TargetSettings>, is_asked: bool) -> TargetSection {
         let id = SectionId(self.next_section);
         self.next_section += 1;
         let own = self.table.add(id, &settings, is_asked, None);
-        Section::new(id, settings, own, is_asked)
+        TargetSection::new(id, settings, own, is_asked)
     }
 
     /// A section that stays, with its files and users looked up again.
-    fn renewed(&mut self, old: Section, settings: Arc<TargetSettings>) -> Section {
+    fn renewed(&mut self, old: TargetSection, settings: Arc<TargetSettings>) -> TargetSection {
         self.table.renew(old.id, &settings);
-        let mut section = Section::new(old.id, settings, old.own, false);
+        let mut section = TargetSection::new(old.id, settings, old.own, false);
         section.start = old.start;
         section
     }

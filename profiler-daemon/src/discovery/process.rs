@@ -20,7 +20,7 @@ pub(super) struct Life {
 
 /// What was read about a process besides its `stat`; an outer `None` was not needed yet.
 #[derive(Debug, Default)]
-pub(super) struct Facts {
+pub(super) struct ProcessFacts {
     executable: Option<Option<Box<[u8]>>>,
     user: Option<Option<u32>>,
     place: Option<Option<PlaceId>>,
@@ -37,11 +37,11 @@ pub(super) struct Counted {
 
 /// A process.
 #[derive(Debug)]
-pub(super) struct Process {
+pub(super) struct KnownProcess {
     pub(super) stat: Stat,
     /// Its creator, if known from a record or as its parent.
     pub(super) creator: Option<Life>,
-    pub(super) facts: Facts,
+    pub(super) facts: ProcessFacts,
     /// The target of the first section that it matches itself.
     pub(super) own: Option<TargetId>,
     /// The target that its creator belongs to, or did at its end.
@@ -64,12 +64,12 @@ pub(super) struct Process {
     pub(super) new_ticks: u64,
 }
 
-impl Process {
+impl KnownProcess {
     pub(super) fn new(stat: Stat, inode: u64, look: u64, turn: u64) -> Self {
         Self {
             stat,
             creator: None,
-            facts: Facts::default(),
+            facts: ProcessFacts::default(),
             own: None,
             inherited: None,
             target: None,
@@ -99,7 +99,7 @@ impl Process {
 pub(super) struct Subject<'a> {
     pub(super) pid: u32,
     pub(super) stat: &'a Stat,
-    pub(super) facts: &'a mut Facts,
+    pub(super) facts: &'a mut ProcessFacts,
     pub(super) folder: &'a mut ProcFolder,
     pub(super) places: &'a mut Places,
     pub(super) containers: &'a KnownContainers,
@@ -171,7 +171,7 @@ fn read_path(pid: u32, folder: &mut ProcFolder, old_groups: &mut bool) -> Option
     }
 }
 
-impl Facts {
+impl ProcessFacts {
     /// Its control group, if it was needed before.
     pub(super) fn known_place(&self) -> Option<PlaceId> {
         self.place.flatten()

@@ -18,7 +18,7 @@ const INDEXED_DIGITS: usize = 12;
 
 /// A section that is in force.
 #[derive(Debug)]
-pub(super) struct Section {
+pub(super) struct TargetSection {
     pub(super) id: SectionId,
     pub(super) settings: Arc<TargetSettings>,
     /// Its target for processes without an instance of `each`.
@@ -34,7 +34,7 @@ pub(super) struct Section {
     cgroup: Option<String>,
 }
 
-impl Section {
+impl TargetSection {
     pub(super) fn new(id: SectionId, settings: Arc<TargetSettings>, own: TargetId, is_asked: bool) -> Self {
         let executables =
             settings.executable.iter().flat_map(|path| [Some(path.clone()), path.canonicalize().ok()]);
@@ -156,12 +156,12 @@ fn is_called(subject: &mut Subject<'_>, pattern: &Pattern) -> bool {
 
 /// Sections indexed by a value that they select, in their order.
 #[derive(Debug)]
-struct Index<K> {
+struct SectionIndex<K> {
     by: FxHashMap<K, Vec<usize>>,
     first: usize,
 }
 
-impl<K: Eq + std::hash::Hash> Index<K> {
+impl<K: Eq + std::hash::Hash> SectionIndex<K> {
     fn new() -> Self {
         Self { by: FxHashMap::default(), first: usize::MAX }
     }
@@ -205,17 +205,17 @@ impl PatternIndex {
 /// All sections but `everything`, each indexed by its most selective key.
 #[derive(Debug)]
 pub(super) struct Finder {
-    pid: Index<u32>,
-    container: Index<String>,
-    unit: Index<String>,
-    cgroup: Index<String>,
-    pod_label: Index<(String, String)>,
+    pid: SectionIndex<u32>,
+    container: SectionIndex<String>,
+    unit: SectionIndex<String>,
+    cgroup: SectionIndex<String>,
+    pod_label: SectionIndex<(String, String)>,
     pod: PatternIndex,
     container_name: PatternIndex,
     image: PatternIndex,
     namespace: PatternIndex,
-    executable: Index<Box<[u8]>>,
-    user: Index<u32>,
+    executable: SectionIndex<Box<[u8]>>,
+    user: SectionIndex<u32>,
     process: PatternIndex,
     command: PatternIndex,
     /// The section for all other processes.
@@ -223,12 +223,13 @@ pub(super) struct Finder {
 }
 
 impl Finder {
-    pub(super) fn new(sections: &[Section]) -> Self {
-        let (mut pid, mut user) = (Index::new(), Index::new());
-        let [mut container, mut unit, mut cgroup] = [Index::new(), Index::new(), Index::new()];
-        let (mut executable, mut process, mut command) = (Index::new(), Vec::new(), Vec::new());
+    pub(super) fn new(sections: &[TargetSection]) -> Self {
+        let (mut pid, mut user) = (SectionIndex::new(), SectionIndex::new());
+        let [mut container, mut unit, mut cgroup] =
+            [SectionIndex::new(), SectionIndex::new(), SectionIndex::new()];
+        let (mut executable, mut process, mut command) = (SectionIndex::new(), Vec::new(), Vec::new());
         let (mut pod_label, [mut pod, mut container_name, mut image, mut namespace]) =
-            (Index::new(), [const { Vec::new() }; 4]);
+            (SectionIndex::new(), [const { Vec::new() }; 4]);
         for (at, section) in sections.iter().enumerate().filter(|(_, section)| !section.settings.everything) {
             let asked = &*section.settings;
             if let Some(asked) = asked.pid {
@@ -278,7 +279,7 @@ impl Finder {
     }
 
     /// The first section that a process matches.
-    pub(super) fn first_fit(&self, sections: &[Section], subject: &mut Subject<'_>) -> Option<usize> {
+    pub(super) fn first_fit(&self, sections: &[TargetSection], subject: &mut Subject<'_>) -> Option<usize> {
         let mut best = Best { sections, at: usize::MAX };
         best.try_all(subject, self.pid.get(&subject.pid).to_vec());
         if self.container.first < best.at {
@@ -360,7 +361,7 @@ impl Finder {
 
 /// The first section so far.
 struct Best<'s> {
-    sections: &'s [Section],
+    sections: &'s [TargetSection],
     at: usize,
 }
 

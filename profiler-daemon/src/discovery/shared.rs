@@ -15,7 +15,7 @@ use crate::cgroup::is_outside;
 
 /// What the groups of all processes of a target have in common.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Shared {
+pub(super) struct CommonGroups {
     unit: Option<Arc<str>>,
     cgroup: Option<Arc<str>>,
     container: Option<Arc<str>>,
@@ -55,7 +55,11 @@ pub(super) fn is_another_group(entry: &TargetEntry, places: &Places, containers:
 }
 
 /// The labels of a target before rules change them: those of the section, then what its processes share.
-fn labels(found: &FoundTarget, instance: Option<&Instance>, shared: &Shared) -> BTreeMap<String, String> {
+fn labels(
+    found: &FoundTarget,
+    instance: Option<&Instance>,
+    shared: &CommonGroups,
+) -> BTreeMap<String, String> {
     let of_instance = instance.filter(|_| found.settings.each == Some(Each::User));
     let user = of_instance.map(|instance| instance.text.as_str()).or(found.settings.user.as_deref());
     let given = [
@@ -76,10 +80,10 @@ fn labels(found: &FoundTarget, instance: Option<&Instance>, shared: &Shared) -> 
     labels
 }
 
-fn shared(entry: &TargetEntry, places: &Places) -> Shared {
+fn shared(entry: &TargetEntry, places: &Places) -> CommonGroups {
     let mut all = entry.places.keys().map(|id| id.and_then(|id| places.get(id)));
-    let Some(Some(first)) = all.next() else { return Shared::default() };
-    let mut shared = Shared {
+    let Some(Some(first)) = all.next() else { return CommonGroups::default() };
+    let mut shared = CommonGroups {
         unit: first.unit.as_ref().map(|unit| Arc::clone(&unit.name)),
         cgroup: Some(Arc::clone(&first.path)),
         container: first.container.as_ref().map(|container| Arc::clone(&container.name)),
@@ -94,7 +98,7 @@ fn shared(entry: &TargetEntry, places: &Places) -> Shared {
             shared.container = None;
         }
         shared.cgroup = None; // each is listed once
-        if shared == Shared::default() {
+        if shared == CommonGroups::default() {
             break;
         }
     }

@@ -13,7 +13,7 @@ pub(super) struct Stat {
     /// Start time (ticks since boot), which distinguishes it from others with the same id.
     pub(super) start: u64,
     /// Identifies the program it runs, if visible.
-    pub(super) image: Image,
+    pub(super) image: ProgramAddresses,
     /// CPU time that it has used (ticks).
     pub(super) cpu_ticks: u64,
     /// It belongs to the kernel, and runs no program.
@@ -24,13 +24,13 @@ pub(super) struct Stat {
 
 /// Addresses of a program's code and stack. They are random: another start of the same program has others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Image {
+pub(super) struct ProgramAddresses {
     code: u64,
     code_end: u64,
     stack: u64,
 }
 
-impl Image {
+impl ProgramAddresses {
     /// Whether the addresses are visible; if not, all programs look alike.
     pub(super) fn is_known(self) -> bool {
         self.stack != 0
@@ -50,7 +50,7 @@ impl Stat {
             comm: line[name..end].into(),
             parent: number(1)?.try_into().ok()?,
             start: number(19)?,
-            image: Image { code: number(23)?, code_end: number(24)?, stack: number(25)? },
+            image: ProgramAddresses { code: number(23)?, code_end: number(24)?, stack: number(25)? },
             cpu_ticks: number(11)?.saturating_add(number(12)?),
             is_kernel: number(6)? & u64::from(PF_KTHREAD) != 0,
             // A process whose first thread has ended while others run has not ended.
@@ -80,7 +80,7 @@ mod tests {
             let stat = Stat::parse(&line).unwrap();
             assert_eq!(*stat.comm, *name);
             assert_eq!((stat.parent, stat.start, stat.cpu_ticks), (7, 1_240_508, 42));
-            assert_eq!(stat.image, Image { code: 100, code_end: 200, stack: 300 });
+            assert_eq!(stat.image, ProgramAddresses { code: 100, code_end: 200, stack: 300 });
             assert!(!stat.is_kernel && !stat.has_ended && stat.image.is_known());
         }
     }

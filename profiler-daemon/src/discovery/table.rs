@@ -11,7 +11,7 @@ use super::containers::KnownContainers;
 use super::naming::Instance;
 use super::places::{PlaceId, Places};
 use super::process::Counted;
-use super::shared::{self, Shared};
+use super::shared::{self, CommonGroups};
 
 /// Most targets that sections with `each` make; further processes belong to the sections' own targets.
 pub(super) const MAX_INSTANCES: usize = 4096;
@@ -77,7 +77,7 @@ pub(super) struct TargetEntry {
     /// How many of its processes are in each group; `None` counts processes in unknown groups.
     pub(super) places: FxHashMap<Option<PlaceId>, u32>,
     /// What its processes share, or shared when it last had any.
-    pub(super) shared: Shared,
+    pub(super) shared: CommonGroups,
     /// Whether its section was requested while running.
     pub(super) is_asked: bool,
     /// Whether rules for labels drop it.
@@ -157,7 +157,7 @@ impl TargetTable {
             section,
             instance,
             places: FxHashMap::default(),
-            shared: Shared::default(),
+            shared: CommonGroups::default(),
             is_asked,
             is_dropped: false,
             cpu_ticks: 0,

@@ -3,7 +3,7 @@
 use nix::errno::Errno;
 use serde::Serialize;
 
-use super::facts::{Facts, Untimed};
+use super::facts::{HostFacts, Untimed};
 
 /// Ring memory for each CPU that a run wants (KiB): 128 pages and one for the header.
 const RING_KB: u64 = 516;
@@ -13,7 +13,7 @@ const DEFAULT_MAX_STACK: u64 = 127;
 /// How bad it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub(super) enum Level {
+pub(super) enum Severity {
     /// As it should be.
     Ok,
     /// Something is lost or costs more.
@@ -26,7 +26,7 @@ pub(super) enum Level {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub(super) struct Check {
     /// How bad it is.
-    pub(super) level: Level,
+    pub(super) level: Severity,
     /// What was looked at.
     pub(super) name: &'static str,
     /// What it is, and what follows.
@@ -35,7 +35,7 @@ pub(super) struct Check {
     pub(super) remedy: Option<String>,
 }
 
-impl Level {
+impl Severity {
     pub(super) fn word(self) -> &'static str {
         match self {
             Self::Ok => "ok",
@@ -46,8 +46,8 @@ impl Level {
 }
 
 /// Judges the facts.
-pub(super) fn diagnose(facts: &Facts) -> Vec<Check> {
-    let checks: [fn(&Facts) -> Check; 17] = [
+pub(super) fn diagnose(facts: &HostFacts) -> Vec<Check> {
+    let checks: [fn(&HostFacts) -> Check; 17] = [
         kernel,
         architecture,
         opening,
@@ -70,15 +70,15 @@ pub(super) fn diagnose(facts: &Facts) -> Vec<Check> {
 }
 
 fn ok(name: &'static str, finding: impl Into<String>) -> Check {
-    Check { level: Level::Ok, name, finding: finding.into(), remedy: None }
+    Check { level: Severity::Ok, name, finding: finding.into(), remedy: None }
 }
 
 fn warn(name: &'static str, finding: impl Into<String>, remedy: Option<String>) -> Check {
-    Check { level: Level::Warn, name, finding: finding.into(), remedy }
+    Check { level: Severity::Warn, name, finding: finding.into(), remedy }
 }
 
 fn fail(name: &'static str, finding: impl Into<String>, remedy: Option<String>) -> Check {
-    Check { level: Level::Fail, name, finding: finding.into(), remedy }
+    Check { level: Severity::Fail, name, finding: finding.into(), remedy }
 }
 
 /// The capabilities that the program needs, as the service has them: docs/service.md says what each of them
@@ -96,7 +96,7 @@ fn sysctl(setting: &str) -> Option<String> {
     Some(format!("sudo sysctl {setting}"))
 }
 
-fn kernel(facts: &Facts) -> Check {
+fn kernel(facts: &HostFacts) -> Check {
     const NAME: &str = "kernel";
     let mut parts = facts.kernel.split(|c: char| !c.is_ascii_digit()).map(|part| part.parse::<u32>());
     match (parts.next(), parts.next()) {
@@ -109,7 +109,7 @@ fn kernel(facts: &Facts) -> Check {
     }
 }
 
-fn architecture(facts: &Facts) -> Check {
+fn architecture(facts: &HostFacts) -> Check {
     match facts.architecture {
         "x86_64" | "aarch64" => ok("architecture", facts.architecture),
         other => fail("architecture", format!("{other}: stacks can be unwound on x86_64 and aarch64"), None),
@@ -117,7 +117,7 @@ fn architecture(facts: &Facts) -> Check {
 }
 
 /// Whether the kernel really opens an event, whatever the settings say.
-fn opening(facts: &Facts) -> Check {
+fn opening(facts: &HostFacts) -> Check {
     const NAME: &str = "perf_event_open";
     let Some(number) = facts.open_error else { return ok(NAME, "opens a sampling event") };
     let error = Errno::from_raw(number);
@@ -140,7 +140,7 @@ fn opening(facts: &Facts) -> Check {
 }
 
 /// What `record` uses if no backend is asked for, and why. `run::backend::for_command` decides which errors are a refusal.
-fn backend(facts: &Facts) -> Check {
+fn backend(facts: &HostFacts) -> Check {
     const NAME: &str = "record";
     let refused = facts.open_error.map(Errno::from_raw);
     match (refused, &facts.agent) {
@@ -166,7 +166,7 @@ fn backend(facts: &Facts) -> Check {
 }
 
 /// What the kernel's own setting permits.
-fn paranoid(facts: &Facts) -> Check {
+fn paranoid(facts: &HostFacts) -> Check {
     const NAME: &str = "kernel.perf_event_paranoid";
     let Some(level) = facts.paranoid else {
         return fail(NAME, "missing: the kernel is built without CONFIG_PERF_EVENTS", None);
@@ -199,7 +199,7 @@ fn paranoid(facts: &Facts) -> Check {
     }
 }
 
-fn ring_memory(facts: &Facts) -> Check {
+fn ring_memory(facts: &HostFacts) -> Check {
     const NAME: &str = "ring memory";
     if facts.may_lock_memory() {
         return ok(NAME, "unlimited: we hold CAP_IPC_LOCK");
@@ -220,7 +220,7 @@ fn ring_memory(facts: &Facts) -> Check {
     warn(NAME, finding, sysctl(&format!("kernel.perf_event_mlock_kb={RING_KB}")))
 }
 
-fn max_stack(facts: &Facts) -> Check {
+fn max_stack(facts: &HostFacts) -> Check {
     const NAME: &str = "kernel.perf_event_max_stack";
     let Some(frames) = facts.max_stack else {
         return warn(NAME, "missing: call chains end at 127 frames", None);
@@ -232,7 +232,7 @@ fn max_stack(facts: &Facts) -> Check {
     warn(NAME, finding, sysctl("kernel.perf_event_max_stack=512"))
 }
 
-fn kernel_names(facts: &Facts) -> Check {
+fn kernel_names(facts: &HostFacts) -> Check {
     const NAME: &str = "kernel.kptr_restrict";
     let Some(level) = facts.kptr_restrict else {
         return warn(NAME, "missing: kernel frames may have no names", None);
@@ -249,7 +249,7 @@ fn kernel_names(facts: &Facts) -> Check {
 }
 
 /// Task events take one file for each thread and CPU.
-fn open_files(facts: &Facts) -> Check {
+fn open_files(facts: &HostFacts) -> Check {
     let wanted = facts.threads.saturating_mul(facts.cpus);
     let enough = facts.open_files / facts.cpus.max(1);
     let finding = format!("at most {}, enough for {enough} threads on {} CPUs", facts.open_files, facts.cpus);
@@ -263,7 +263,7 @@ fn open_files(facts: &Facts) -> Check {
 }
 
 /// Events of control groups are open to those to whom events of whole CPUs are.
-fn groups(facts: &Facts) -> Check {
+fn groups(facts: &HostFacts) -> Check {
     const NAME: &str = "cgroup events";
     let Some(hierarchy) = &facts.hierarchy else {
         let remedy = "sudo mkdir -p /run/cgroup2 && sudo mount -t cgroup2 none /run/cgroup2";
@@ -299,7 +299,7 @@ fn groups(facts: &Facts) -> Check {
 }
 
 /// Whether the tracepoints around the handler that writes samples can be had: they tell what a sample costs in the target.
-fn handler_time(facts: &Facts) -> Check {
+fn handler_time(facts: &HostFacts) -> Check {
     const NAME: &str = "handler time";
     let calibrated = "samples are charged as calibrated";
     let (why, remedy) = match facts.handler {
@@ -318,7 +318,7 @@ fn handler_time(facts: &Facts) -> Check {
     warn(NAME, format!("not measured: {why}; {calibrated}"), remedy)
 }
 
-fn counters(facts: &Facts) -> Check {
+fn counters(facts: &HostFacts) -> Check {
     if facts.hardware_counters {
         return ok("hardware counters", "present");
     }
@@ -326,7 +326,7 @@ fn counters(facts: &Facts) -> Check {
 }
 
 /// Whether the mappings of other processes can be read: their code has no names otherwise.
-fn processes(facts: &Facts) -> Check {
+fn processes(facts: &HostFacts) -> Check {
     const NAME: &str = "/proc/PID/maps";
     if facts.may_read_others() {
         return match facts.protected {
@@ -349,7 +349,7 @@ fn processes(facts: &Facts) -> Check {
     ok(NAME, format!("readable for our own processes; others need CAP_SYS_PTRACE{yama}"))
 }
 
-fn map_files(facts: &Facts) -> Check {
+fn map_files(facts: &HostFacts) -> Check {
     const NAME: &str = "/proc/PID/map_files";
     if facts.map_files {
         return ok(NAME, "readable: programs that were deleted or replaced keep their names");
@@ -358,7 +358,7 @@ fn map_files(facts: &Facts) -> Check {
     warn(NAME, finding, Some(grant()))
 }
 
-fn containers(facts: &Facts) -> Check {
+fn containers(facts: &HostFacts) -> Check {
     const NAME: &str = "container names";
     let sockets = |is_open: bool| {
         let sockets = facts.runtimes.iter().filter(|(_, open)| *open == is_open);
@@ -376,7 +376,7 @@ fn containers(facts: &Facts) -> Check {
     }
 }
 
-fn machine(facts: &Facts) -> Check {
+fn machine(facts: &HostFacts) -> Check {
     if facts.virtual_machine {
         let finding = "virtual: an interrupt costs several times as much, so that the best rate is lower";
         return warn("machine", finding, None);
@@ -384,7 +384,7 @@ fn machine(facts: &Facts) -> Check {
     ok("machine", "physical")
 }
 
-fn calibration(facts: &Facts) -> Check {
+fn calibration(facts: &HostFacts) -> Check {
     match &facts.cache {
         Some(file) if facts.calibrated => ok("calibration", format!("kept in {}", file.display())),
         Some(file) => ok("calibration", format!("none yet; the first run keeps it in {}", file.display())),

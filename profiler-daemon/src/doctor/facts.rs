@@ -23,7 +23,7 @@ const MOST_SYMBOLS: usize = 10_000;
 
 /// Everything that [`super::diagnose()`] judges. `None`: the kernel does not say.
 #[derive(Clone, Debug)]
-pub(super) struct Facts {
+pub(super) struct HostFacts {
     /// Such as `6.18.4-generic`.
     pub(super) kernel: String,
     /// Such as `x86_64`.
@@ -103,7 +103,7 @@ pub(super) enum Untimed {
     Refused,
 }
 
-impl Facts {
+impl HostFacts {
     /// Asks the kernel.
     pub(super) fn read(try_open: impl Fn() -> io::Result<()>) -> Self {
         let cache = crate::calibrate::cache_path();

@@ -9,8 +9,8 @@ use std::process::ExitCode;
 use anyhow::Result;
 
 use crate::terminal::Terminal;
-use diagnose::{Check, Level, diagnose};
-use facts::Facts;
+use diagnose::{Check, Severity, diagnose};
+use facts::HostFacts;
 
 /// Look at the machine.
 #[derive(Clone, Copy, Debug)]
@@ -27,9 +27,9 @@ pub(crate) fn run(
     terminal: Terminal,
     try_open: impl Fn() -> io::Result<()>,
 ) -> Result<ExitCode> {
-    let checks = diagnose(&Facts::read(try_open));
+    let checks = diagnose(&HostFacts::read(try_open));
     terminal.print(&if job.json { json(&checks)? } else { text(&checks) })?;
-    let forbidden = checks.iter().any(|check| check.level == Level::Fail);
+    let forbidden = checks.iter().any(|check| check.level == Severity::Fail);
     Ok(if forbidden { ExitCode::from(77) } else { ExitCode::SUCCESS })
 }
 

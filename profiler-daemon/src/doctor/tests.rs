@@ -3,8 +3,8 @@ use facts::{Untimed, hidepid, is_user_namespace};
 use nix::errno::Errno;
 
 /// A machine on which everything works, for a user without privileges.
-fn good() -> Facts {
-    Facts {
+fn good() -> HostFacts {
+    HostFacts {
         kernel: "6.12.1-generic".to_owned(),
         architecture: "x86_64",
         paranoid: Some(0),
@@ -42,55 +42,55 @@ fn good() -> Facts {
 
 const ALL_CAPABILITIES: u64 = 0x1ff_ffff_ffff;
 
-fn check(facts: &Facts, name: &str) -> Check {
+fn check(facts: &HostFacts, name: &str) -> Check {
     diagnose(facts).into_iter().find(|check| check.name == name).unwrap()
 }
 
 #[test]
 fn a_good_machine_has_nothing_to_mend() {
     for check in diagnose(&good()) {
-        assert_eq!((check.level, check.remedy.as_deref()), (Level::Ok, None), "{}", check.name);
+        assert_eq!((check.level, check.remedy.as_deref()), (Severity::Ok, None), "{}", check.name);
     }
 }
 
 #[test]
 fn what_takes_the_samples_of_a_command_is_told_with_its_reason() {
     assert_eq!(check(&good(), "record").finding, "samples by perf events");
-    let refused = Facts { open_error: Some(Errno::EPERM as i32), ..good() };
+    let refused = HostFacts { open_error: Some(Errno::EPERM as i32), ..good() };
     let found = check(&refused, "record");
-    assert_eq!(found.level, Level::Warn);
+    assert_eq!(found.level, Severity::Warn);
     assert!(found.finding.contains("by timer signals") && found.finding.contains("at most 250"), "{found:?}");
-    let bare = Facts { agent: None, ..refused.clone() };
+    let bare = HostFacts { agent: None, ..refused.clone() };
     assert!(check(&bare, "record").finding.contains("neither beside"));
-    let broken = Facts { open_error: Some(Errno::ENOSYS as i32), ..refused };
-    assert_eq!(check(&broken, "record").level, Level::Fail);
+    let broken = HostFacts { open_error: Some(Errno::ENOSYS as i32), ..refused };
+    assert_eq!(check(&broken, "record").level, Severity::Fail);
 }
 
 #[test]
 fn each_level_of_paranoia_is_judged_with_and_without_root() {
     let expected = [
-        (-1, Level::Ok, "kernel frames"),
-        (0, Level::Ok, "kernel frames"),
-        (1, Level::Warn, "no CPU-wide"),
-        (2, Level::Warn, "user frames only"),
-        (3, Level::Fail, "nothing without CAP_PERFMON"),
-        (4, Level::Fail, "nothing without CAP_PERFMON"),
+        (-1, Severity::Ok, "kernel frames"),
+        (0, Severity::Ok, "kernel frames"),
+        (1, Severity::Warn, "no CPU-wide"),
+        (2, Severity::Warn, "user frames only"),
+        (3, Severity::Fail, "nothing without CAP_PERFMON"),
+        (4, Severity::Fail, "nothing without CAP_PERFMON"),
     ];
     for (level, judgement, finding) in expected {
-        let user = Facts { paranoid: Some(level), ..good() };
+        let user = HostFacts { paranoid: Some(level), ..good() };
         let found = check(&user, "kernel.perf_event_paranoid");
         assert_eq!(found.level, judgement, "{level}");
         assert!(found.finding.contains(finding), "{level}: {}", found.finding);
-        assert_eq!(found.remedy.is_some(), judgement != Level::Ok);
-        let root = Facts { capabilities: ALL_CAPABILITIES, ..user };
-        assert_eq!(check(&root, "kernel.perf_event_paranoid").level, Level::Ok);
+        assert_eq!(found.remedy.is_some(), judgement != Severity::Ok);
+        let root = HostFacts { capabilities: ALL_CAPABILITIES, ..user };
+        assert_eq!(check(&root, "kernel.perf_event_paranoid").level, Severity::Ok);
     }
 }
 
 /// The capabilities of a user namespace are all there, and open nothing.
 #[test]
 fn what_a_user_namespace_gives_is_not_promised() {
-    let inside = Facts {
+    let inside = HostFacts {
         paranoid: Some(2),
         capabilities: ALL_CAPABILITIES,
         user_namespace: true,
@@ -102,14 +102,14 @@ fn what_a_user_namespace_gives_is_not_promised() {
         ..good()
     };
     let found = check(&inside, "kernel.perf_event_paranoid");
-    assert_eq!(found.level, Level::Warn);
+    assert_eq!(found.level, Severity::Warn);
     assert!(found.finding.contains("no CPU-wide") && found.finding.contains("user namespace"), "{found:?}");
-    assert_eq!(check(&inside, "ring memory").level, Level::Warn);
-    assert_eq!(check(&inside, "kernel.kptr_restrict").level, Level::Warn);
+    assert_eq!(check(&inside, "ring memory").level, Severity::Warn);
+    assert_eq!(check(&inside, "kernel.kptr_restrict").level, Severity::Warn);
     assert!(check(&inside, "/proc/PID/maps").finding.contains("our own processes"));
-    let root = Facts { user_namespace: false, protected: 1, ..inside.clone() };
+    let root = HostFacts { user_namespace: false, protected: 1, ..inside.clone() };
     assert!(check(&root, "/proc/PID/maps").finding.contains("all processes but one"));
-    let refused = Facts { paranoid: Some(0), ..inside };
+    let refused = HostFacts { paranoid: Some(0), ..inside };
     assert!(check(&refused, "kernel.perf_event_paranoid").finding.contains("are refused"));
     for (map, is_one) in [("0 0 4294967295", false), ("0 1000 1", true), ("", true)] {
         assert_eq!(is_user_namespace(map), is_one, "{map}");
@@ -118,27 +118,27 @@ fn what_a_user_namespace_gives_is_not_promised() {
 
 #[test]
 fn root_without_capabilities_is_no_root() {
-    let confined = Facts { paranoid: Some(4), capabilities: 1 << 2, ..good() };
-    assert_eq!(check(&confined, "kernel.perf_event_paranoid").level, Level::Fail);
+    let confined = HostFacts { paranoid: Some(4), capabilities: 1 << 2, ..good() };
+    assert_eq!(check(&confined, "kernel.perf_event_paranoid").level, Severity::Fail);
 }
 
 #[test]
 fn a_denial_is_told_with_who_denied_it() {
-    let denied = Facts { open_error: Some(Errno::EPERM as i32), ..good() };
-    let finding = |facts: &Facts| check(facts, "perf_event_open").finding;
-    assert!(finding(&Facts { paranoid: Some(4), ..denied.clone() }).contains("perf_event_paranoid"));
-    assert!(finding(&Facts { seccomp: 2, ..denied.clone() }).contains("system call filter"));
-    assert!(finding(&Facts { container: Some("docker"), ..denied.clone() }).contains("docker"));
+    let denied = HostFacts { open_error: Some(Errno::EPERM as i32), ..good() };
+    let finding = |facts: &HostFacts| check(facts, "perf_event_open").finding;
+    assert!(finding(&HostFacts { paranoid: Some(4), ..denied.clone() }).contains("perf_event_paranoid"));
+    assert!(finding(&HostFacts { seccomp: 2, ..denied.clone() }).contains("system call filter"));
+    assert!(finding(&HostFacts { container: Some("docker"), ..denied.clone() }).contains("docker"));
     assert!(finding(&denied).contains("security module"));
-    let missing = Facts { open_error: Some(Errno::ENOSYS as i32), ..good() };
+    let missing = HostFacts { open_error: Some(Errno::ENOSYS as i32), ..good() };
     assert!(finding(&missing).contains("CONFIG_PERF_EVENTS"));
-    let odd = Facts { open_error: Some(0), ..good() };
-    assert_eq!(check(&odd, "perf_event_open").level, Level::Fail);
+    let odd = HostFacts { open_error: Some(0), ..good() };
+    assert_eq!(check(&odd, "perf_event_open").level, Severity::Fail);
 }
 
 #[test]
 fn what_is_short_is_told_with_its_command() {
-    let poor = Facts {
+    let poor = HostFacts {
         mlock_kb: Some(128),
         memlock_bytes: 64 << 10,
         max_stack: Some(127),
@@ -159,7 +159,7 @@ fn what_is_short_is_told_with_its_command() {
         ("/proc/PID/map_files", "cap_checkpoint_restore"),
     ] {
         let check = check(&poor, name);
-        assert_eq!(check.level, Level::Warn, "{name}");
+        assert_eq!(check.level, Severity::Warn, "{name}");
         assert!(check.remedy.as_ref().unwrap().contains(command), "{name}: {check:?}");
     }
 }
@@ -170,7 +170,7 @@ fn every_advice_grants_what_the_service_has() {
     let service = include_str!("../../../systemd/sweetspot.service");
     let granted = service.lines().find_map(|line| line.strip_prefix("AmbientCapabilities=")).unwrap();
     assert_eq!(granted.to_lowercase().split(' ').collect::<Vec<_>>(), diagnose::CAPABILITIES);
-    let poor = Facts {
+    let poor = HostFacts {
         paranoid: Some(4),
         kptr_restrict: Some(1),
         kernel_addresses: false,
@@ -189,12 +189,12 @@ fn every_advice_grants_what_the_service_has() {
 
 #[test]
 fn container_runtimes_are_named_with_whether_they_can_be_asked() {
-    let found = |runtimes| check(&Facts { runtimes, ..good() }, "container names");
+    let found = |runtimes| check(&HostFacts { runtimes, ..good() }, "container names");
     let (containerd, docker) = ("/run/containerd/containerd.sock", "/run/docker.sock");
-    assert_eq!((found(vec![]).level, found(vec![]).remedy), (Level::Ok, None));
+    assert_eq!((found(vec![]).level, found(vec![]).remedy), (Severity::Ok, None));
     assert!(found(vec![(containerd.into(), true)]).finding.contains(containerd));
     let one_closed = found(vec![(containerd.into(), true), (docker.into(), false)]);
-    assert_eq!(one_closed.level, Level::Warn);
+    assert_eq!(one_closed.level, Severity::Warn);
     assert!(one_closed.finding.contains("its containers have no names"), "{one_closed:?}");
     let closed = found(vec![(docker.into(), false)]);
     assert!(closed.finding.contains("containers and pods have no names"), "{closed:?}");
@@ -206,10 +206,10 @@ fn container_runtimes_are_named_with_whether_they_can_be_asked() {
 
 #[test]
 fn control_groups_are_told_of_with_what_they_lack() {
-    let found = |facts: Facts| check(&facts, "cgroup events");
+    let found = |facts: HostFacts| check(&facts, "cgroup events");
     assert!(found(good()).finding.contains("/sys/fs/cgroup"));
-    let unmounted = found(Facts { hierarchy: None, ..good() });
-    let by_others = found(Facts { makes_groups: false, ..good() });
+    let unmounted = found(HostFacts { hierarchy: None, ..good() });
+    let by_others = found(HostFacts { makes_groups: false, ..good() });
     assert!(by_others.finding.contains("of existing groups only"), "{by_others:?}");
     assert!(unmounted.remedy.unwrap().contains("mount -t cgroup2"));
     for (error, word, remedy) in [
@@ -217,9 +217,9 @@ fn control_groups_are_told_of_with_what_they_lack() {
         (Errno::ENOENT, "CONFIG_CGROUP_PERF", false),
         (Errno::ENOMEM, "failed", false),
     ] {
-        let found = found(Facts { group_error: Some(error as i32), ..good() });
+        let found = found(HostFacts { group_error: Some(error as i32), ..good() });
         assert!(found.finding.contains(word) && found.remedy.is_some() == remedy, "{found:?}");
-        assert_eq!(found.level, Level::Warn);
+        assert_eq!(found.level, Severity::Warn);
     }
 }
 
@@ -231,8 +231,8 @@ fn a_handler_that_cannot_be_timed_is_told_with_what_mends_it() {
         (Untimed::OtherLayout, None),
         (Untimed::Refused, Some("cap_perfmon")),
     ] {
-        let found = check(&Facts { handler: Some(why), ..good() }, "handler time");
-        assert_eq!(found.level, Level::Warn);
+        let found = check(&HostFacts { handler: Some(why), ..good() }, "handler time");
+        assert_eq!(found.level, Severity::Warn);
         assert_eq!(found.remedy.is_some(), remedy.is_some(), "{found:?}");
         assert!(found.remedy.unwrap_or_default().contains(remedy.unwrap_or_default()));
     }
@@ -240,15 +240,15 @@ fn a_handler_that_cannot_be_timed_is_told_with_what_mends_it() {
 
 #[test]
 fn old_kernels_and_other_machines() {
-    let level = |kernel: &str| check(&Facts { kernel: kernel.to_owned(), ..good() }, "kernel").level;
-    assert_eq!(level("6.18.44-fc-v595"), Level::Ok);
-    assert_eq!(level("5.4.0-42-generic"), Level::Warn);
-    assert_eq!(level("3.10.0"), Level::Fail);
-    assert_eq!(level(""), Level::Warn);
-    let other = Facts { architecture: "riscv64", ..good() };
-    assert_eq!(check(&other, "architecture").level, Level::Fail);
-    let guest = Facts { virtual_machine: true, ..good() };
-    assert_eq!(check(&guest, "machine").level, Level::Warn);
+    let level = |kernel: &str| check(&HostFacts { kernel: kernel.to_owned(), ..good() }, "kernel").level;
+    assert_eq!(level("6.18.44-fc-v595"), Severity::Ok);
+    assert_eq!(level("5.4.0-42-generic"), Severity::Warn);
+    assert_eq!(level("3.10.0"), Severity::Fail);
+    assert_eq!(level(""), Severity::Warn);
+    let other = HostFacts { architecture: "riscv64", ..good() };
+    assert_eq!(check(&other, "architecture").level, Severity::Fail);
+    let guest = HostFacts { virtual_machine: true, ..good() };
+    assert_eq!(check(&guest, "machine").level, Severity::Warn);
 }
 
 #[test]
@@ -264,7 +264,7 @@ fn hidden_processes_are_found_in_the_mounts() {
 
 #[test]
 fn this_machine_can_be_read() {
-    let facts = Facts::read(|| Ok(()));
+    let facts = HostFacts::read(|| Ok(()));
     assert!(!facts.kernel.is_empty());
     assert!(facts.cpus > 0 && facts.threads > 0);
     let checks = diagnose(&facts);

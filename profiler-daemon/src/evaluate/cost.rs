@@ -30,7 +30,7 @@ pub(super) struct Curve {
 
 /// A [`Curve`] fitted to the CPU times of all programs together.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-pub(super) struct Cost {
+pub(super) struct FittedCost {
     /// The curve.
     #[serde(flatten)]
     pub(super) curve: Curve,
@@ -119,7 +119,7 @@ struct Deviation {
 
 /// Weighted least squares of C = T + o(ν)·n, with a T for each program and deviations in proportion to C. `None` where the
 /// runs are too few, or none differ in their samples.
-pub(super) fn cost(runs: &[&Observation], truth: &[f64; SHAPES.len()]) -> Option<Cost> {
+pub(super) fn cost(runs: &[&Observation], truth: &[f64; SHAPES.len()]) -> Option<FittedCost> {
     let usable: Vec<&Observation> = runs.iter().copied().filter(|run| run.cpu_s > 0.0).collect();
     let freedom = usable.len().checked_sub(SHAPES.len() + 2).filter(|freedom| *freedom > 0)?;
     let exponent = golden_section(EXPONENTS.0, EXPONENTS.1, |exponent| {
@@ -130,7 +130,7 @@ pub(super) fn cost(runs: &[&Observation], truth: &[f64; SHAPES.len()]) -> Option
     let deviations = deviations(&usable, truth, exponent);
     let overhead_s = overhead(&deviations)?;
     let noise_ratio = (squares(&deviations, overhead_s) / freedom as f64).sqrt();
-    Some(Cost {
+    Some(FittedCost {
         curve: Curve { overhead_us: overhead_s * 1e6, exponent },
         overhead_se_us: noise_ratio * precision(&deviations, overhead_s)?.powf(-0.5) * 1e6,
         noise_ratio,

@@ -18,7 +18,7 @@ fn runs(machine: &Machine, seed: u64) -> Vec<Observation> {
     machine.run(&Design { rounds: 3, cpu: Duration::from_secs(2), seed })
 }
 
-fn fitted(runs: &[&Observation]) -> Cost {
+fn fitted(runs: &[&Observation]) -> FittedCost {
     cost(runs, &truth(runs).unwrap_or([2.0; SHAPES.len()])).unwrap()
 }
 

@@ -3,7 +3,7 @@
 use profiler_core::rate::Criterion;
 use serde::Serialize;
 
-use super::cost::{Cost, Curve, falling};
+use super::cost::{Curve, FittedCost, falling};
 use super::design::{Arm, SHAPES, Shape, TOP};
 
 /// Variance factors that are looked for.
@@ -120,7 +120,7 @@ struct Term {
 
 /// The most likely o₁ and v of the model, given how the cost falls and the noise; by weighted least squares for o₁ at each v.
 /// `None` without a run that was sampled.
-pub(super) fn model(runs: &[&Observation], truth: &[f64; SHAPES.len()], cost: &Cost) -> Option<Model> {
+pub(super) fn model(runs: &[&Observation], truth: &[f64; SHAPES.len()], cost: &FittedCost) -> Option<Model> {
     let unsampled = runs.iter().filter(|run| run.arm == Arm::Unsampled).count() / SHAPES.len();
     let noise_ratio = cost.noise_ratio * (1.0 + 1.0 / unsampled.max(1) as f64).sqrt();
     let sampled = runs.iter().filter(|run| matches!(run.arm, Arm::Fixed(_)) && run.samples > 0);

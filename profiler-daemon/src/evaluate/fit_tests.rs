@@ -22,7 +22,7 @@ fn near(value: f64, expected: f64, ratio: f64) {
     assert!((value / expected - 1.0).abs() <= ratio, "{value} is not {expected} ± {ratio}");
 }
 
-fn fitted(runs: &[Observation]) -> (Cost, Model) {
+fn fitted(runs: &[Observation]) -> (FittedCost, Model) {
     let runs: Vec<&Observation> = runs.iter().collect();
     let truth = truth(&runs).unwrap();
     let cost = cost(&runs, &truth).unwrap();
@@ -91,7 +91,7 @@ fn nothing_is_made_of_nothing() {
     let same = [&none, &none, &none, &none, &none, &none];
     assert_eq!(cost(&same, &[1.0; 3]), None);
     let free = Curve { overhead_us: 1.0, exponent: 0.0 };
-    let free = Cost { curve: free, overhead_se_us: 1.0, noise_ratio: 0.0 };
+    let free = FittedCost { curve: free, overhead_se_us: 1.0, noise_ratio: 0.0 };
     assert_eq!(model(&same, &[1.0; 3], &free), None);
 }
 

@@ -3,7 +3,7 @@
 use super::design::{Arm, RATES_HZ, SHAPES};
 use super::fit::{Observation, rates};
 use super::verdict::{Figures, ShapeFigures, cmape, of_arm};
-use crate::plot::{Axis, Chart, Look, Mark, Rule, Scale, Series, grouped};
+use crate::plot::{Axis, Chart, Look, Mark, Scale, Series, VerticalLine, grouped};
 
 /// Rates that the chart shows (samples per CPU-second).
 const SHOWN: (f64, f64) = (25.0, 60_000.0);
@@ -52,9 +52,9 @@ fn measured(runs: &[&Observation], index: usize, shape: &ShapeFigures) -> Series
     Series { name: format!("{}, measured", shape.name), points, look: Look::Dots, tone: index }
 }
 
-fn chosen_rule(shape: &ShapeFigures) -> Rule {
+fn chosen_rule(shape: &ShapeFigures) -> VerticalLine {
     let label = format!("{}, chosen: {}/s", shape.name, grouped(shape.chosen_rate_hz));
-    Rule { x: shape.chosen_rate_hz, label }
+    VerticalLine { x: shape.chosen_rate_hz, label }
 }
 
 fn chosen_mark(shape: &ShapeFigures) -> Mark {

@@ -56,11 +56,11 @@ struct Summary {
     overhead_us: f64,
     overhead_se_us: f64,
     rate_hz: f64,
-    functions: Vec<Function>,
+    functions: Vec<FunctionShare>,
 }
 
 #[derive(Deserialize)]
-struct Function {
+struct FunctionShare {
     name: String,
     share: f64,
 }
@@ -146,7 +146,7 @@ impl Runner {
         let mut twin = Command::new(&self.program);
         twin.args(self.workload(planned, Role::Twin));
         let twin = twin.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-        let mut twin = Running(twin.spawn().context("this program could not be started again")?);
+        let mut twin = RunningChild(twin.spawn().context("this program could not be started again")?);
         let Some((status, cpu_ns)) = self.finish(&mut command).await? else { return Ok(None) };
         self.expect_success(status)?;
         let Some((status, _)) = self.wait_for(&mut twin).await? else { return Ok(None) };
@@ -178,11 +178,11 @@ impl Runner {
     async fn finish(&mut self, command: &mut Command) -> Result<Option<(ExitStatus, u64)>> {
         let errors = File::create(self.errors()).context("the folder for temporary files cannot be used")?;
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(errors);
-        let mut child = Running(command.spawn().context("this program could not be started again")?);
+        let mut child = RunningChild(command.spawn().context("this program could not be started again")?);
         self.wait_for(&mut child).await
     }
 
-    async fn wait_for(&mut self, child: &mut Running) -> Result<Option<(ExitStatus, u64)>> {
+    async fn wait_for(&mut self, child: &mut RunningChild) -> Result<Option<(ExitStatus, u64)>> {
         let deadline = Instant::now() + self.patience;
         loop {
             if let Some(cpu_ns) = child.ended()? {
@@ -233,7 +233,7 @@ impl Summary {
 
     /// The share of a function of the program; 0 if no sample met it.
     fn share(&self, name: &str) -> f64 {
-        let is_it = |function: &&Function| function.name.rsplit("::").next() == Some(name);
+        let is_it = |function: &&FunctionShare| function.name.rsplit("::").next() == Some(name);
         self.functions.iter().filter(is_it).map(|function| function.share).sum()
     }
 }
@@ -291,9 +291,9 @@ fn stopped(signal: Signal) -> anyhow::Error {
 }
 
 /// A child that is asked to end, and made to, when it is dropped.
-struct Running(Child);
+struct RunningChild(Child);
 
-impl Running {
+impl RunningChild {
     fn pid(&self) -> Pid {
         Pid::from_raw(self.0.id() as i32)
     }
@@ -307,7 +307,7 @@ impl Running {
     }
 }
 
-impl Drop for Running {
+impl Drop for RunningChild {
     fn drop(&mut self) {
         let asked = Instant::now();
         let mut alive = matches!(self.0.try_wait(), Ok(None));
@@ -366,7 +366,7 @@ mod tests {
 
     #[test]
     fn shares_are_found_by_the_end_of_the_name() {
-        let function = |name: &str, share| Function { name: name.to_owned(), share };
+        let function = |name: &str, share| FunctionShare { name: name.to_owned(), share };
         let functions =
             vec![function("sweetspot::evaluate::workload::work_a", 0.5), function("homework_a", 0.25)];
         let summary = Summary { functions, ..Summary::none() };

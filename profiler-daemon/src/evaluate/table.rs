@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use super::design::{Arm, RATES_HZ, SHAPES};
 use super::fit::{Observation, median};
-use super::verdict::{Claim, Figures, Outcome, cmape, mean, of_arm};
+use super::verdict::{Claim, ClaimOutcome, Figures, cmape, mean, of_arm};
 use crate::plot::grouped;
 
 /// The errors by rate, the rates by program, and what follows.
@@ -129,9 +129,9 @@ fn costs(figures: &Figures) -> String {
 
 fn claim_line(claim: &Claim) -> String {
     let outcome = match claim.outcome {
-        Outcome::Holds => "holds",
-        Outcome::Unsure => "unsure",
-        Outcome::Fails => "fails",
+        ClaimOutcome::Holds => "holds",
+        ClaimOutcome::Unsure => "unsure",
+        ClaimOutcome::Fails => "fails",
     };
     let limits = match claim.least_ratio {
         0.0 => format!("≤ {:.2}", claim.most_ratio),

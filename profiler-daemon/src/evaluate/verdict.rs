@@ -6,7 +6,7 @@ use profiler_core::rate::Criterion;
 use profiler_core::rate::model::{optimum_rate_hz, spread};
 use serde::Serialize;
 
-use super::cost::{Cost, Curve, STATED_HZ, cost, cost_us};
+use super::cost::{Curve, FittedCost, STATED_HZ, cost, cost_us};
 use super::design::{Arm, SHAPES, TOP, USUAL_HZ};
 use super::fit::{Model, Observation, model, truth};
 
@@ -27,7 +27,7 @@ const COST_BAND: f64 = 0.10;
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub(super) struct Figures {
     /// Cost of a sample from the CPU times, over the rate.
-    pub(super) cost: Cost,
+    pub(super) cost: FittedCost,
     /// Model of the errors.
     pub(super) model: Model,
     /// For each shape.
@@ -83,7 +83,7 @@ pub(super) enum NoFigures {
 /// Whether a claim holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub(super) enum Outcome {
+pub(super) enum ClaimOutcome {
     /// The whole interval is within the limits.
     Holds,
     /// The interval reaches beyond a limit.
@@ -108,7 +108,7 @@ pub(super) struct Claim {
     /// What the figure should be no more than.
     pub(super) most_ratio: f64,
     /// What became of it.
-    pub(super) outcome: Outcome,
+    pub(super) outcome: ClaimOutcome,
 }
 
 /// The figures of these runs.
@@ -321,13 +321,13 @@ fn interval(values: impl Iterator<Item = f64>, value: f64) -> (f64, f64) {
     (sorted[cut].min(value), sorted[sorted.len() - 1 - cut].max(value))
 }
 
-fn judge((low, high): (f64, f64), (least, most): (f64, f64)) -> Outcome {
+fn judge((low, high): (f64, f64), (least, most): (f64, f64)) -> ClaimOutcome {
     if least <= low && high <= most {
-        Outcome::Holds
+        ClaimOutcome::Holds
     } else if high < least || low > most {
-        Outcome::Fails
+        ClaimOutcome::Fails
     } else {
-        Outcome::Unsure
+        ClaimOutcome::Unsure
     }
 }
 

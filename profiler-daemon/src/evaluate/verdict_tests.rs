@@ -24,29 +24,37 @@ fn judged(machine: &Machine, rounds: u32) -> (Figures, Vec<Claim>) {
     (figures, claims)
 }
 
-fn outcome(claims: &[Claim], start: &str) -> Outcome {
+fn outcome(claims: &[Claim], start: &str) -> ClaimOutcome {
     claims.iter().find(|claim| claim.claim.starts_with(start)).unwrap().outcome
 }
 
 #[test]
 fn a_good_rate_passes_and_a_bad_one_fails() {
     let (figures, claims) = judged(&MACHINE, 10);
-    assert_eq!(outcome(&claims, "error of the adaptive runs, over that of the best rate"), Outcome::Holds);
-    assert_eq!(outcome(&claims, "error of the adaptive runs, over that of 99/s"), Outcome::Holds);
-    assert_eq!(outcome(&claims, "error expected at their rates"), Outcome::Holds);
-    assert_eq!(outcome(&claims, "cost of a sample"), Outcome::Holds);
+    assert_eq!(
+        outcome(&claims, "error of the adaptive runs, over that of the best rate"),
+        ClaimOutcome::Holds
+    );
+    assert_eq!(outcome(&claims, "error of the adaptive runs, over that of 99/s"), ClaimOutcome::Holds);
+    assert_eq!(outcome(&claims, "error expected at their rates"), ClaimOutcome::Holds);
+    assert_eq!(outcome(&claims, "cost of a sample"), ClaimOutcome::Holds);
     let loss = figures.mean_ratio(|shape| shape.adaptive_cmape_ratio / shape.best_cmape_ratio);
     assert!((0.9..1.1).contains(&loss), "{loss}");
 
     let (_, claims) = judged(&Machine { adaptive_hz: 9_000.0, ..MACHINE }, 3);
-    assert_eq!(outcome(&claims, "error of the adaptive runs, over that of the best rate"), Outcome::Fails);
-    assert_eq!(outcome(&claims, "error of the adaptive runs, over that of 999/s"), Outcome::Fails);
-    assert_eq!(outcome(&claims, "chosen rate over λ*, big"), Outcome::Fails);
+    assert_eq!(
+        outcome(&claims, "error of the adaptive runs, over that of the best rate"),
+        ClaimOutcome::Fails
+    );
+    assert_eq!(outcome(&claims, "error of the adaptive runs, over that of 999/s"), ClaimOutcome::Fails);
+    assert_eq!(outcome(&claims, "chosen rate over λ*, big"), ClaimOutcome::Fails);
 }
 
 #[test]
 fn a_cost_told_wrongly_fails() {
-    for (told_us, expected) in [(13.5, Outcome::Holds), (16.5, Outcome::Fails), (10.5, Outcome::Fails)] {
+    for (told_us, expected) in
+        [(13.5, ClaimOutcome::Holds), (16.5, ClaimOutcome::Fails), (10.5, ClaimOutcome::Fails)]
+    {
         let (_, claims) = judged(&Machine { told_us, noise_ratio: 0.001, ..MACHINE }, 10);
         assert_eq!(outcome(&claims, "cost of a sample"), expected, "{told_us}");
     }
@@ -77,7 +85,7 @@ fn a_rate_is_judged_at_the_cost_that_a_sample_has_there() {
     let (figures, claims) = judged(&machine, 10);
     let law_hz = figures.shapes[2].law_rate_hz;
     assert!((law_hz / 1_714.0 - 1.0).abs() < 0.02, "{law_hz}");
-    assert_eq!(outcome(&claims, "chosen rate over λ*, even"), Outcome::Holds);
+    assert_eq!(outcome(&claims, "chosen rate over λ*, even"), ClaimOutcome::Holds);
 }
 
 #[test]

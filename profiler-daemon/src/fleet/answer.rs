@@ -15,7 +15,7 @@ const LONGEST_NAME: usize = 1024;
 pub(super) type Services = BTreeMap<String, Option<f64>>;
 
 #[derive(Deserialize)]
-struct Reply {
+struct PrometheusReply {
     status: String,
     #[serde(default)]
     data: Option<Data>,
@@ -25,11 +25,11 @@ struct Reply {
 struct Data {
     #[serde(rename = "resultType")]
     kind: String,
-    result: Vec<Series>,
+    result: Vec<PrometheusSeries>,
 }
 
 #[derive(Deserialize)]
-struct Series {
+struct PrometheusSeries {
     metric: BTreeMap<String, String>,
     /// When it was worked out (s since the epoch), and the figure.
     value: (f64, String),
@@ -48,11 +48,11 @@ struct Refusal {
 ///
 /// What is wrong with it, for a person.
 pub(super) fn services(body: &[u8], key: &str, now_unix_s: f64) -> Result<Services, String> {
-    let reply: Reply = serde_json::from_slice(body).map_err(|_| NO_PROMETHEUS.to_owned())?;
+    let reply: PrometheusReply = serde_json::from_slice(body).map_err(|_| NO_PROMETHEUS.to_owned())?;
     let data = reply.data.filter(|data| reply.status == "success" && data.kind == "vector");
     let data = data.ok_or_else(|| NO_PROMETHEUS.to_owned())?;
     let mut services = Services::new();
-    for Series { mut metric, value: (at_unix_s, text) } in data.result {
+    for PrometheusSeries { mut metric, value: (at_unix_s, text) } in data.result {
         let apart_s = at_unix_s - now_unix_s;
         if apart_s.is_nan() || apart_s.abs() > MOST_APART_S {
             return Err(format!(

@@ -81,14 +81,14 @@ pub(crate) struct FleetStatus {
 
 /// What the thread should do.
 #[derive(Debug, Default)]
-struct Orders {
+struct PollerOrders {
     client: Option<Arc<PrometheusClient>>,
     is_over: bool,
 }
 
 /// The last answer, and counts of queries.
 #[derive(Debug, Default)]
-struct Answer {
+struct FleetAnswer {
     /// Counts the answers.
     number: u64,
     /// When it came (ns).
@@ -103,19 +103,19 @@ struct Answer {
 
 /// What the loop and the thread share.
 #[derive(Debug, Default)]
-struct Shared {
-    orders: Mutex<Orders>,
+struct SharedFleet {
+    orders: Mutex<PollerOrders>,
     changed: Condvar,
-    answer: Mutex<Answer>,
+    answer: Mutex<FleetAnswer>,
 }
 
-impl Shared {
-    fn orders(&self) -> MutexGuard<'_, Orders> {
+impl SharedFleet {
+    fn orders(&self) -> MutexGuard<'_, PollerOrders> {
         self.orders.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Locked to move a few words, never during a query.
-    fn answer(&self) -> MutexGuard<'_, Answer> {
+    fn answer(&self) -> MutexGuard<'_, FleetAnswer> {
         self.answer.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -135,7 +135,7 @@ pub(crate) struct FleetTarget<'t> {
 /// The fleet, as the loop sees it.
 #[derive(Debug, Default)]
 pub(crate) struct Fleet {
-    shared: Arc<Shared>,
+    shared: Arc<SharedFleet>,
     has_thread: bool,
     client: Option<Arc<PrometheusClient>>,
     label: String,
@@ -174,7 +174,7 @@ impl Fleet {
         self.shared.orders().client.clone_from(&self.client);
         if !is_same {
             let mut answer = self.shared.answer();
-            *answer = Answer { number: answer.number + 1, ..Answer::default() };
+            *answer = FleetAnswer { number: answer.number + 1, ..FleetAnswer::default() };
             self.members.clear();
         }
         self.shared.changed.notify_one();

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::answer::Services;
 use super::client::PrometheusClient;
-use super::{Answer, SECOND_NS, Shared};
+use super::{FleetAnswer, SECOND_NS, SharedFleet};
 use crate::sys::{clock, priority};
 
 /// A host that has just started knows too little of itself to compare before this (ns).
@@ -19,7 +19,7 @@ const EVERY_NS: std::ops::Range<u64> = 50 * SECOND_NS..70 * SECOND_NS;
 const NEVER_NS: u64 = 3_600 * SECOND_NS;
 
 /// Queries until it is told to end. `began_ns` is when the counters of this host started.
-pub(super) fn run(shared: &Shared, began_ns: u64) {
+pub(super) fn run(shared: &SharedFleet, began_ns: u64) {
     priority::come_later();
     let first_ns = began_ns.saturating_add(FIRST_NS);
     let mut last: Option<(Arc<PrometheusClient>, u64)> = None;
@@ -44,7 +44,10 @@ fn range_ns(uptime_ns: u64) -> u64 {
 }
 
 /// Waits until a query is due, and returns the client for it; `None` at the end.
-fn next(shared: &Shared, due_ns: impl Fn(&Arc<PrometheusClient>) -> u64) -> Option<Arc<PrometheusClient>> {
+fn next(
+    shared: &SharedFleet,
+    due_ns: impl Fn(&Arc<PrometheusClient>) -> u64,
+) -> Option<Arc<PrometheusClient>> {
     let mut orders = shared.orders();
     loop {
         if orders.is_over {
@@ -61,7 +64,12 @@ fn next(shared: &Shared, due_ns: impl Fn(&Arc<PrometheusClient>) -> u64) -> Opti
     }
 }
 
-fn publish(shared: &Shared, client: &Arc<PrometheusClient>, said: Result<Services, String>, range_ns: u64) {
+fn publish(
+    shared: &SharedFleet,
+    client: &Arc<PrometheusClient>,
+    said: Result<Services, String>,
+    range_ns: u64,
+) {
     let orders = shared.orders();
     if !orders.client.as_ref().is_some_and(|asked| Arc::ptr_eq(asked, client)) {
         return; // other settings are in force by now
@@ -76,7 +84,7 @@ fn publish(shared: &Shared, client: &Arc<PrometheusClient>, said: Result<Service
             }
             let (asked, failed, number) = (answer.asked, answer.failed, answer.number + 1);
             let at_ns = Some(clock::monotonic_ns());
-            *answer = Answer {
+            *answer = FleetAnswer {
                 number,
                 at_ns,
                 range_ns,

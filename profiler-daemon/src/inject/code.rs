@@ -23,7 +23,7 @@ const DELETED: &str = " (deleted)";
 
 /// What a mapped file is to us.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
+enum MappedFileKind {
     Linker,
     CLibrary,
     Allocator,
@@ -35,7 +35,7 @@ enum Kind {
 struct Module {
     start: u64,
     end: u64,
-    kind: Kind,
+    kind: MappedFileKind,
     /// Functions of the C library, by address: first, behind the last, name.
     functions: Vec<(u64, u64, String)>,
 }
@@ -149,16 +149,16 @@ impl ProcessCode {
         let by_name = kind_by_name(name);
         let Ok(elf) = ElfFile64::<Endianness, R>::parse(data) else { return Module::new(mapped, by_name) };
         let symbols = || elf.dynamic_symbols().filter(|symbol| symbol.is_definition());
-        if by_name != Kind::CLibrary {
+        if by_name != MappedFileKind::CLibrary {
             let allocates = symbols().any(|symbol| symbol.name_bytes() == Ok(b"malloc"));
             let kind = match by_name {
-                Kind::Other if allocates && is_program => Kind::AllocatingProgram,
-                Kind::Other if allocates => Kind::Allocator,
+                MappedFileKind::Other if allocates && is_program => MappedFileKind::AllocatingProgram,
+                MappedFileKind::Other if allocates => MappedFileKind::Allocator,
                 kind => kind,
             };
             return Module::new(mapped, kind);
         }
-        let mut module = Module::new(mapped, Kind::CLibrary);
+        let mut module = Module::new(mapped, MappedFileKind::CLibrary);
         let Some(bias) = bias(&elf, mapped) else { return module };
         let functions = symbols().filter(|symbol| symbol.kind() == object::SymbolKind::Text);
         for symbol in functions {
@@ -198,11 +198,11 @@ impl ProcessCode {
         }
         let module = self.modules.iter().find(|module| (module.start..module.end).contains(&address));
         match module.map(|module| module.kind) {
-            None | Some(Kind::Other) => CodeRegion::Program,
-            Some(Kind::Linker) => CodeRegion::Linker,
-            Some(Kind::Allocator) => CodeRegion::Allocator,
-            Some(Kind::AllocatingProgram) => CodeRegion::AllocatingProgram,
-            Some(Kind::CLibrary) => {
+            None | Some(MappedFileKind::Other) => CodeRegion::Program,
+            Some(MappedFileKind::Linker) => CodeRegion::Linker,
+            Some(MappedFileKind::Allocator) => CodeRegion::Allocator,
+            Some(MappedFileKind::AllocatingProgram) => CodeRegion::AllocatingProgram,
+            Some(MappedFileKind::CLibrary) => {
                 CodeRegion::CLibrary(module.map_or("", |module| module.function(address)))
             }
         }
@@ -210,7 +210,7 @@ impl ProcessCode {
 }
 
 impl Module {
-    fn new(mapped: &Mapped, kind: Kind) -> Self {
+    fn new(mapped: &Mapped, kind: MappedFileKind) -> Self {
         let end = mapped.start.saturating_add(mapped.len);
         Self { start: mapped.start, end, kind, functions: Vec::new() }
     }
@@ -225,11 +225,11 @@ impl Module {
     }
 }
 
-fn kind_by_name(file: &str) -> Kind {
+fn kind_by_name(file: &str) -> MappedFileKind {
     match () {
-        () if is_linker(file) => Kind::Linker,
-        () if is_c_library(file) => Kind::CLibrary,
-        () => Kind::Other,
+        () if is_linker(file) => MappedFileKind::Linker,
+        () if is_c_library(file) => MappedFileKind::CLibrary,
+        () => MappedFileKind::Other,
     }
 }
 

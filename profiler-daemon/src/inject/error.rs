@@ -2,9 +2,9 @@
 
 use std::fs;
 
-use agent_memory::{AgentReply, Settings};
+use agent_memory::{AgentReply, AgentSettings};
 
-use super::Refused;
+use super::InjectionRefused;
 use crate::sys::ptrace::TraceError;
 
 pub(super) const NO_ANSWER: &str = "has an agent that does not answer; start it again";
@@ -19,7 +19,7 @@ pub(super) enum InjectError {
     Late,
     /// It will when the process goes on.
     Halted,
-    Refused(Refused),
+    Refused(InjectionRefused),
 }
 
 impl From<TraceError> for InjectError {
@@ -33,7 +33,7 @@ impl From<TraceError> for InjectError {
     }
 }
 
-impl From<InjectError> for Refused {
+impl From<InjectError> for InjectionRefused {
     fn from(error: InjectError) -> Self {
         let text = match error {
             InjectError::Refused(refused) => return refused,
@@ -47,12 +47,12 @@ impl From<InjectError> for Refused {
 }
 
 pub(super) fn failed(text: &str) -> InjectError {
-    InjectError::Refused(Refused::Failed(text.to_owned()))
+    InjectError::Refused(InjectionRefused::Failed(text.to_owned()))
 }
 
 /// What came of a call where nothing came of it.
 pub(super) fn refusal(answer: AgentReply) -> InjectError {
-    let patience_s = Settings::default().patience_ns / 1_000_000_000;
+    let patience_s = AgentSettings::default().patience_ns / 1_000_000_000;
     let is_busy = format!(
         "is sampled by another sweetspot already; end that, or wait for {patience_s} seconds if it was killed"
     );
@@ -69,12 +69,12 @@ pub(super) fn refusal(answer: AgentReply) -> InjectError {
 }
 
 /// Why it may not be traced.
-pub(super) fn denied() -> Refused {
+pub(super) fn denied() -> InjectionRefused {
     let scope = fs::read_to_string("/proc/sys/kernel/yama/ptrace_scope").unwrap_or_default();
     let also = match scope.trim() {
         "" | "0" => "run as its owner or as root, with the capability SYS_PTRACE in a container",
         "3" => "kernel.yama.ptrace_scope is 3, which forbids it until the machine is restarted",
         _ => "kernel.yama.ptrace_scope is not 0: run as root",
     };
-    Refused::NotPermitted(format!("may not be changed: {also}"))
+    InjectionRefused::NotPermitted(format!("may not be changed: {also}"))
 }

@@ -90,14 +90,14 @@ pub(super) struct HijackedThread<'a> {
     state: Vec<u8>,
     mask: u64,
     errno: Option<(u64, [u8; 4])>,
-    patience: Patience,
+    patience: ThreadPatience,
     stragglers: Stragglers,
     /// To be done all the time, since what the thread does may take long where others are busy, too.
     meanwhile: Box<dyn FnMut()>,
 }
 
 /// How long a thread may be away with the calls that it makes.
-struct Patience {
+struct ThreadPatience {
     tid: u32,
     until: Instant,
     /// When it is looked whether it still waits for its turn.
@@ -106,7 +106,7 @@ struct Patience {
     used_ms: Option<u64>,
 }
 
-impl Patience {
+impl ThreadPatience {
     /// Whether it has been away for too long. After `until`, a thread is waited for that has something to do and gets little CPU time
     /// for it.
     fn is_over(&mut self) -> bool {
@@ -150,7 +150,7 @@ impl<'a> HijackedThread<'a> {
             state,
             mask,
             errno,
-            patience: Patience { tid, until, looks_at: until, used_ms: None },
+            patience: ThreadPatience { tid, until, looks_at: until, used_ms: None },
             stragglers,
             meanwhile,
         };
@@ -299,7 +299,7 @@ mod tests {
     #[test]
     fn a_thread_that_sleeps_is_late_when_its_time_is_over() {
         let mut sleeper = Command::new("sleep").arg("60").spawn().unwrap();
-        let patience = |until| Patience { tid: sleeper.id(), until, looks_at: until, used_ms: None };
+        let patience = |until| ThreadPatience { tid: sleeper.id(), until, looks_at: until, used_ms: None };
         assert!(!patience(Instant::now() + Duration::from_secs(3_600)).is_over());
         let begun = Instant::now();
         let mut late = patience(begun);

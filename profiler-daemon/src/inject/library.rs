@@ -8,7 +8,7 @@ use agent_memory::CONTROL;
 use object::read::elf::{ElfFile64, FileHeader, ProgramHeader};
 use object::{Endianness, Object, ObjectSymbol};
 
-use super::Refused;
+use super::InjectionRefused;
 use super::code::Area;
 
 /// What the library is called where it is mapped.
@@ -50,7 +50,7 @@ impl Agent {
     }
 
     /// Where the agent lies in a process, if it does.
-    pub(super) fn find(&self, areas: &[Area], memory: &File) -> Result<Option<u64>, Refused> {
+    pub(super) fn find(&self, areas: &[Area], memory: &File) -> Result<Option<u64>, InjectionRefused> {
         let is_agent = |area: &&Area| {
             area.name == format!("/memfd:{LIBRARY_NAME}") || area.file() == "libsweetspot_agent.so"
         };
@@ -67,7 +67,7 @@ impl Agent {
         if is_same {
             return Ok(Some(first.start));
         }
-        Err(Refused::Failed(
+        Err(InjectionRefused::Failed(
             "has loaded the agent of another version of sweetspot; attach with that one, or start it again"
                 .to_owned(),
         ))

@@ -47,7 +47,7 @@ pub(crate) use self::threads::ThreadList;
 
 /// Why a process cannot be sampled from inside, said of the process.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Refused {
+pub(crate) enum InjectionRefused {
     /// We may not trace it, or it must be left alone.
     NotPermitted(String),
     /// It did not work out.
@@ -88,7 +88,7 @@ pub(crate) fn attach(
     library: &Path,
     follow: FollowStacks,
     prepare: impl FnOnce(&Arc<AgentMemory>) -> std::io::Result<Meanwhile> + Send,
-) -> Result<AttachedAgent, Refused> {
+) -> Result<AttachedAgent, InjectionRefused> {
     apart(|| imp::attach(pid, library, follow, prepare))
 }
 
@@ -97,7 +97,7 @@ pub(crate) fn attach(
 /// # Errors
 ///
 /// What of it is still there, and why.
-pub(crate) fn leave(pid: u32, library: &Path, identity: u64) -> Result<(), Refused> {
+pub(crate) fn leave(pid: u32, library: &Path, identity: u64) -> Result<(), InjectionRefused> {
     apart(|| imp::leave(pid, library, identity))
 }
 
@@ -126,8 +126,9 @@ pub(crate) fn signal(pid: u32, tid: u32, signal: i32, value: u64) -> std::io::Re
 }
 
 /// On a thread of its own: what that still traces when it ends, the kernel lets go.
-fn apart<T: Send>(work: impl FnOnce() -> Result<T, Refused> + Send) -> Result<T, Refused> {
-    let failed = || Refused::Failed("could not be stopped: no thread could be started for it".to_owned());
+fn apart<T: Send>(work: impl FnOnce() -> Result<T, InjectionRefused> + Send) -> Result<T, InjectionRefused> {
+    let failed =
+        || InjectionRefused::Failed("could not be stopped: no thread could be started for it".to_owned());
     std::thread::scope(|scope| {
         let thread = std::thread::Builder::new().name("inject".to_owned()).spawn_scoped(scope, work);
         thread.map_err(|_| failed())?.join().map_err(|_| failed())?
@@ -144,12 +145,12 @@ mod imp {
 mod imp {
     //! On other processors nobody has written what a thread is given.
 
-    use super::{AgentMemory, Arc, AttachedAgent, FollowStacks, Meanwhile, Path, Refused};
+    use super::{AgentMemory, Arc, AttachedAgent, FollowStacks, InjectionRefused, Meanwhile, Path};
 
-    fn refused() -> Refused {
+    fn refused() -> InjectionRefused {
         let text =
             "cannot be sampled by timer signals on this processor unless it is started by `sweetspot record`";
-        Refused::NotPermitted(text.to_owned())
+        InjectionRefused::NotPermitted(text.to_owned())
     }
 
     pub(super) fn is_shut_in(_: u32, _: &[u32]) -> bool {
@@ -165,11 +166,11 @@ mod imp {
         _: &Path,
         _: FollowStacks,
         _: impl FnOnce(&Arc<AgentMemory>) -> std::io::Result<Meanwhile>,
-    ) -> Result<AttachedAgent, Refused> {
+    ) -> Result<AttachedAgent, InjectionRefused> {
         Err(refused())
     }
 
-    pub(super) fn leave(_: u32, _: &Path, _: u64) -> Result<(), Refused> {
+    pub(super) fn leave(_: u32, _: &Path, _: u64) -> Result<(), InjectionRefused> {
         Err(refused())
     }
 }

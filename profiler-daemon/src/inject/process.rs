@@ -7,7 +7,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use agent_memory::{AgentCommand, AgentReply, Request, Signals};
+use agent_memory::{AgentCommand, AgentReply, Request, UsableSignals};
 
 use super::code::{self, ProcessCode};
 use super::error::{InjectError, NO_ANSWER, NO_SIGNAL, denied, failed, refusal};
@@ -16,7 +16,7 @@ use super::library::{Agent, LIBRARY_NAME};
 use super::signals::{self, SIGNALS};
 use super::status::{LeftAlone, blocks, is_shut_in, namespace, status_of};
 use super::thread_selection::ThreadTask;
-use super::{AttachedAgent, FollowStacks, Meanwhile, Refused};
+use super::{AttachedAgent, FollowStacks, InjectionRefused, Meanwhile};
 use crate::sys::agent_memory::{AgentMemory, is_left, open_made};
 use crate::sys::procfs;
 use crate::sys::ptrace::{self, TraceError};
@@ -41,7 +41,7 @@ pub(super) struct TracedProcess {
     /// Where the agent is in the process, if it is there.
     loaded: Option<u64>,
     /// What the process does with the signals that an agent may use.
-    signals: Signals,
+    signals: UsableSignals,
     /// Files of profilers that did not come to their end.
     left: Vec<u64>,
 }
@@ -51,13 +51,14 @@ pub(super) fn attach(
     library: &Path,
     follow: FollowStacks,
     prepare: impl FnOnce(&Arc<AgentMemory>) -> io::Result<Meanwhile>,
-) -> Result<AttachedAgent, Refused> {
+) -> Result<AttachedAgent, InjectionRefused> {
     let process = TracedProcess::look(pid, library)?;
     if process.signals.usable().next().is_none() {
-        return Err(Refused::NotPermitted(NO_SIGNAL.to_owned()));
+        return Err(InjectionRefused::NotPermitted(NO_SIGNAL.to_owned()));
     }
     let task = if process.loaded.is_some() { ThreadTask::CallAgent } else { ThreadTask::Load };
-    let follower = (task == ThreadTask::Load).then(|| follow(pid)).transpose().map_err(Refused::Failed)?;
+    let follower =
+        (task == ThreadTask::Load).then(|| follow(pid)).transpose().map_err(InjectionRefused::Failed)?;
     let mut thread = process.take_thread(task, follower)?;
     let done = process.begin(&mut thread, prepare);
     settle(thread, done).map(|(memory, signal)| {
@@ -66,7 +67,7 @@ pub(super) fn attach(
     })
 }
 
-pub(super) fn leave(pid: u32, library: &Path, identity: u64) -> Result<(), Refused> {
+pub(super) fn leave(pid: u32, library: &Path, identity: u64) -> Result<(), InjectionRefused> {
     let process = TracedProcess::look(pid, library)?;
     let Some(loaded) = process.loaded else { return Ok(()) };
     let mut thread = process.take_thread(ThreadTask::CallAgent, None)?;
@@ -80,7 +81,7 @@ pub(super) fn leave(pid: u32, library: &Path, identity: u64) -> Result<(), Refus
 }
 
 /// Gives a thread back, whatever came of it.
-fn settle<T>(thread: HijackedThread<'_>, done: Result<T, InjectError>) -> Result<T, Refused> {
+fn settle<T>(thread: HijackedThread<'_>, done: Result<T, InjectError>) -> Result<T, InjectionRefused> {
     match done {
         Err(trouble @ (InjectError::Late | InjectError::Halted)) => {
             thread.abandon();
@@ -94,9 +95,9 @@ fn settle<T>(thread: HijackedThread<'_>, done: Result<T, InjectError>) -> Result
 }
 
 impl TracedProcess {
-    fn look(pid: u32, library: &Path) -> Result<Self, Refused> {
-        let not = |reason: &str| Refused::NotPermitted(reason.to_owned());
-        let left_alone = |reason: LeftAlone| Refused::NotPermitted(reason.in_words());
+    fn look(pid: u32, library: &Path) -> Result<Self, InjectionRefused> {
+        let not = |reason: &str| InjectionRefused::NotPermitted(reason.to_owned());
+        let left_alone = |reason: LeftAlone| InjectionRefused::NotPermitted(reason.in_words());
         let status = status_of(pid, pid).unwrap_or_default();
         let same_namespace =
             namespace(pid, "pid").is_none_or(|theirs| Some(theirs) == namespace("self", "pid"));
@@ -124,7 +125,7 @@ impl TracedProcess {
         let memory = File::options().read(true).write(true).open(format!("/proc/{pid}/mem"));
         let memory = memory.map_err(|_| denied())?;
         let agent = Agent::read(library).map_err(|error| {
-            Refused::Failed(format!(
+            InjectionRefused::Failed(format!(
                 "cannot be given {} ({error}); install sweetspot again",
                 library.display()
             ))

@@ -13,7 +13,7 @@ use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use agent_memory::Signals;
+use agent_memory::UsableSignals;
 
 use super::status::{awaited_at, status_of};
 use crate::sys::procfs;
@@ -26,7 +26,7 @@ const BETWEEN_LOOKS: Duration = Duration::from_millis(1);
 const SIGNAL_FILE: &str = "anon_inode:[signalfd]";
 
 /// What a process does with them.
-pub(super) fn look(pid: u32, memory: &File) -> Signals {
+pub(super) fn look(pid: u32, memory: &File) -> UsableSignals {
     let threads = procfs::threads(pid);
     let read = threads
         .iter()
@@ -36,19 +36,19 @@ pub(super) fn look(pid: u32, memory: &File) -> Signals {
 }
 
 /// The same, and those that wait for anybody: they are not ours, which come to single threads.
-pub(super) fn with_waiting(signals: Signals, pid: u32) -> Signals {
+pub(super) fn with_waiting(signals: UsableSignals, pid: u32) -> UsableSignals {
     let waiting = status_of(pid, pid).unwrap_or_default().waiting_for_any();
     signals.keeping(SIGNALS.into_iter().filter(|&signal| holds(waiting, signal)))
 }
 
 /// Those that somebody reads are left alone, and so are those that every thread blocks. The fewest threads do without samples.
-fn judge(read: u64, blocked: &[u64]) -> Signals {
+fn judge(read: u64, blocked: &[u64]) -> UsableSignals {
     let deaf = |signal: i32| blocked.iter().filter(|&&mask| holds(mask, signal)).count();
     let is_usable =
         |signal: &i32| !holds(read, *signal) && (deaf(*signal) < blocked.len() || blocked.is_empty());
     let mut usable: Vec<i32> = SIGNALS.into_iter().filter(is_usable).collect();
     usable.sort_by_key(|&signal| deaf(signal)); // stable: else the first one
-    Signals::new(usable, SIGNALS.into_iter().filter(|&signal| holds(read, signal)))
+    UsableSignals::new(usable, SIGNALS.into_iter().filter(|&signal| holds(read, signal)))
 }
 
 fn holds(mask: u64, signal: i32) -> bool {

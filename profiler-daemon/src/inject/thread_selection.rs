@@ -17,7 +17,7 @@ use super::hijacked_thread::{self, HijackedThread, Stragglers};
 use super::process::TracedProcess;
 use super::safe::{self, CodeRegion};
 use super::status::{LeftAlone, blocks_all, call_of, is_shut_in, status_of};
-use super::{Refused, StackFollower};
+use super::{InjectionRefused, StackFollower};
 use crate::sys::procfs;
 use crate::sys::ptrace::{TraceError, Tracee};
 
@@ -56,7 +56,7 @@ impl TracedProcess {
         &self,
         task: ThreadTask,
         mut follower: Option<Box<dyn StackFollower>>,
-    ) -> Result<HijackedThread<'_>, Refused> {
+    ) -> Result<HijackedThread<'_>, InjectionRefused> {
         let begin = Instant::now();
         let until = begin + PATIENCE;
         let (mut why, mut stragglers, mut pause) = (None, Stragglers::default(), FIRST_PAUSE);
@@ -76,7 +76,9 @@ impl TracedProcess {
                 };
                 match tried {
                     Ok(thread) => return Ok(thread.beside(stragglers)),
-                    Err(Try::ShutIn) => return Err(Refused::NotPermitted(LeftAlone::ShutIn.in_words())),
+                    Err(Try::ShutIn) => {
+                        return Err(InjectionRefused::NotPermitted(LeftAlone::ShutIn.in_words()));
+                    }
                     Err(Try::Denied) => return Err(denied()),
                     Err(Try::Late(tid, tracee)) => stragglers.add(tid, tracee),
                     Err(Try::Lost(TraceError::Halted)) => return Err(InjectError::Halted.into()),
@@ -91,7 +93,7 @@ impl TracedProcess {
             pause = (pause * 2).min(LONGEST_PAUSE);
         }
         let why = why.unwrap_or("asleep where it cannot be interrupted");
-        Err(Refused::Failed(format!(
+        Err(InjectionRefused::Failed(format!(
             "has no thread that could load the library safely: in {} s each was {why}; try again",
             PATIENCE.as_secs()
         )))

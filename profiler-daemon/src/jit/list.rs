@@ -5,9 +5,9 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use profiler_core::profile::Unknown;
-use symbolizer::{Frame, PerfMap};
+use symbolizer::{NamedFrame, PerfMap};
 
-use crate::objects::names::{About, Found, KeptNames, NameRoom, Naming};
+use crate::objects::names::{About, FoundFunctions, KeptNames, NameRoom, Naming};
 
 /// Of a longer list, the end is read: later lines count.
 const LONGEST_LIST: u64 = 64 << 20;
@@ -41,7 +41,7 @@ impl List {
 
     /// The functions at these addresses, as the list tells at this moment. Nothing is read if it told of all of them before
     /// and has not changed since; of one that has grown, what was appended; all of it for addresses that are new.
-    pub(super) fn names(&self, addresses: &[u64], room: &NameRoom, now: Naming) -> Vec<Option<Frame>> {
+    pub(super) fn names(&self, addresses: &[u64], room: &NameRoom, now: Naming) -> Vec<Option<NamedFrame>> {
         let mut read = self.read.lock().unwrap_or_else(PoisonError::into_inner);
         if !addresses.is_empty() {
             self.catch_up(&mut read, room, now);
@@ -73,17 +73,17 @@ impl List {
             return;
         };
         room.count_list(text.len() as u64);
-        let named: Vec<(u64, Found)> =
+        let named: Vec<(u64, FoundFunctions)> =
             named(whole_lines(&text), &kept).filter(|(_, found)| found.is_ok()).collect();
         self.keep(room, now, &named);
         read.note(read.until, &text);
     }
 
-    fn keep(&self, room: &NameRoom, now: Naming, named: &[(u64, Found)]) {
+    fn keep(&self, room: &NameRoom, now: Naming, named: &[(u64, FoundFunctions)]) {
         self.names.keep(room, now, About { is_final: true, ..About::default() }, named);
     }
 
-    fn read_whole(&self, read: &mut Read, addresses: &[u64], room: &NameRoom) -> Vec<(u64, Found)> {
+    fn read_whole(&self, read: &mut Read, addresses: &[u64], room: &NameRoom) -> Vec<(u64, FoundFunctions)> {
         let len = read.as_of.map_or(0, |(len, ..)| len);
         let skipped = len.saturating_sub(LONGEST_LIST);
         // One that is cut short in this very moment says nothing.
@@ -129,10 +129,11 @@ fn whole_lines(text: &[u8]) -> &[u8] {
 }
 
 /// What a text says of addresses.
-fn named(text: &[u8], addresses: &[u64]) -> impl Iterator<Item = (u64, Found)> {
+fn named(text: &[u8], addresses: &[u64]) -> impl Iterator<Item = (u64, FoundFunctions)> {
     let found = PerfMap::new(text).names(addresses);
     addresses.iter().zip(found).map(|(&address, name)| {
-        let frame = |name: Arc<str>| Frame { linkage_name: Arc::clone(&name), name, file: None, line: None };
+        let frame =
+            |name: Arc<str>| NamedFrame { linkage_name: Arc::clone(&name), name, file: None, line: None };
         (address, name.map(|name| vec![frame(name)]).ok_or_else(Unknown::default))
     })
 }

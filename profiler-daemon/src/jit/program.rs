@@ -17,8 +17,8 @@ use super::list::List;
 use super::symbol_source::JitSymbolSource;
 use crate::objects;
 use crate::objects::memory::SymbolMemory;
-use crate::roots::{Roots, View};
-use crate::sys::procfs::{self, Identity};
+use crate::roots::{RootView, Roots};
+use crate::sys::procfs::{self, ProcessIdentity};
 use crate::sys::root::Link;
 
 /// Of a journal, read under one lock.
@@ -71,14 +71,14 @@ impl CodeFile {
 
 /// Where a program's list would be, and whose.
 pub(super) struct Home {
-    view: View,
+    view: RootView,
     pub(super) list: PathBuf,
-    owner: Owner,
+    owner: FileOwner,
 }
 
 /// Only what the target's user wrote is believed, or the system's: anybody can put a file into `/tmp`.
 #[derive(Clone, Copy)]
-struct Owner(u32);
+struct FileOwner(u32);
 
 /// A journal that a program goes on writing.
 pub(super) struct JitJournal {
@@ -171,7 +171,7 @@ impl JitJournal {
     }
 }
 
-impl Owner {
+impl FileOwner {
     fn owns(self, file: &File) -> bool {
         file.metadata().is_ok_and(|meta| meta.uid() == self.0 || meta.uid() == 0)
     }
@@ -180,10 +180,10 @@ impl Owner {
 impl Home {
     fn of(pid: u32, roots: &Roots) -> Self {
         // Of a process that is gone already, we know its number and may hope that it was like us.
-        let ours = || Identity { pid, user: nix::unistd::geteuid().as_raw() };
-        let Identity { pid: inner_pid, user } = procfs::identity(pid).unwrap_or_else(ours);
+        let ours = || ProcessIdentity { pid, user: nix::unistd::geteuid().as_raw() };
+        let ProcessIdentity { pid: inner_pid, user } = procfs::identity(pid).unwrap_or_else(ours);
         let list = PathBuf::from(format!("/tmp/perf-{inner_pid}.map"));
-        Self { view: roots.of(pid), list, owner: Owner(user) }
+        Self { view: roots.of(pid), list, owner: FileOwner(user) }
     }
 
     /// Opens the list, if there is one.
@@ -323,7 +323,7 @@ mod tests {
 
     /// A list at this place, and the program whose it would be.
     fn program(list: PathBuf, user: u32) -> JitProgram {
-        let home = Home { view: View::Ours, list, owner: Owner(user) };
+        let home = Home { view: RootView::Ours, list, owner: FileOwner(user) };
         JitProgram { home: Some(Arc::new(home)), ..JitProgram::default() }
     }
 

@@ -4,7 +4,7 @@ use std::sync::{Arc, OnceLock};
 
 use profiler_core::stack::GeneratedCode;
 use rustc_hash::FxHashMap;
-use symbolizer::{CodePlace, Frame, JitDump};
+use symbolizer::{CodePlace, JitDump, NamedFrame};
 
 use super::NO_FILE;
 use super::list::List;
@@ -27,7 +27,7 @@ pub(super) struct JitSymbolSource {
 /// The functions that a program named in the code that it generated.
 pub(crate) struct JitSymbols {
     /// By address or pseudo-address: the address, and the function there.
-    frames: FxHashMap<u64, (u64, Frame)>,
+    frames: FxHashMap<u64, (u64, NamedFrame)>,
     files: Arc<Vec<CodeFile>>,
     /// Why the others have no name.
     pub(crate) missing: String,
@@ -35,7 +35,7 @@ pub(crate) struct JitSymbols {
 
 impl JitSymbols {
     /// The actual address behind a frame's, and the function there.
-    pub(crate) fn frame(&self, address: u64) -> Option<&(u64, Frame)> {
+    pub(crate) fn frame(&self, address: u64) -> Option<&(u64, NamedFrame)> {
         self.frames.get(&address)
     }
 
@@ -71,7 +71,7 @@ impl JitSymbolSource {
             let _ = self.own.set(list); // or somebody else was quicker
         }
         let known = addresses.iter().filter_map(|&address| Some((address, self.frame_in_journal(address)?)));
-        let mut frames: FxHashMap<u64, (u64, Frame)> = known.collect();
+        let mut frames: FxHashMap<u64, (u64, NamedFrame)> = known.collect();
         for list in self.own.get().into_iter().chain(self.inherited.iter().rev()) {
             let open = addresses.iter().copied().filter(|address| !frames.contains_key(address));
             let open: Vec<u64> = open.collect();
@@ -83,7 +83,7 @@ impl JitSymbolSource {
     }
 
     /// The actual address behind one, and the function there.
-    fn frame_in_journal(&self, address: u64) -> Option<(u64, Frame)> {
+    fn frame_in_journal(&self, address: u64) -> Option<(u64, NamedFrame)> {
         let frame = |dump: &JitDump, place| Some((dump.address(place)?, dump.frame(place)?));
         if let Some(GeneratedCode { number, offset }) = GeneratedCode::from_address(address) {
             let journal = self.journals.get((number >> CodePlace::NUMBER_BITS) as usize)?;

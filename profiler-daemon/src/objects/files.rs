@@ -14,7 +14,7 @@ use nix::sys::statfs::{FUSE_SUPER_MAGIC, fstatfs};
 use rustc_hash::FxHashMap;
 use symbolizer::ReadAt;
 
-use crate::roots::{Roots, View};
+use crate::roots::{RootView, Roots};
 use crate::sys::root::Link;
 
 /// Of so many files that were not read for the longest time, one is closed that can be opened again.
@@ -39,7 +39,7 @@ pub(super) struct Version {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Code {
     pub(super) version: Version,
-    pub(super) view: View,
+    pub(super) view: RootView,
 }
 
 impl Version {
@@ -80,15 +80,15 @@ pub(super) fn is_made_up(file: &File) -> bool {
 
 /// Where a file is.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Place {
-    view: View,
+struct FilePlace {
+    view: RootView,
     path: PathBuf,
 }
 
-struct Entry {
+struct PooledFile {
     file: Option<Arc<File>>,
     version: Version,
-    places: Vec<Place>,
+    places: Vec<FilePlace>,
     used: u64,
     is_lost: bool,
 }
@@ -100,7 +100,7 @@ pub(crate) struct OpenFiles(Arc<Mutex<Pool>>);
 struct Pool {
     roots: Roots,
     most: usize,
-    entries: FxHashMap<u64, Entry>,
+    entries: FxHashMap<u64, PooledFile>,
     /// How many of them are.
     open: usize,
     next: u64,
@@ -144,7 +144,7 @@ impl OpenFiles {
         let used = pool.use_now();
         let file = Some(Arc::new(file));
         pool.open += 1;
-        pool.entries.insert(number, Entry { file, version, places: Vec::new(), used, is_lost: false });
+        pool.entries.insert(number, PooledFile { file, version, places: Vec::new(), used, is_lost: false });
         HeldFile(Arc::new(Handle { files: self.clone(), number }))
     }
 
@@ -209,19 +209,19 @@ impl Pool {
     }
 }
 
-impl Entry {
+impl PooledFile {
     fn find_again(&self, roots: &Roots) -> Option<File> {
-        let open = |place: &Place| roots.open(place.view, &place.path, Link::Follow).ok();
+        let open = |place: &FilePlace| roots.open(place.view, &place.path, Link::Follow).ok();
         self.places.iter().filter_map(open).find(|file| self.version.recognises(file))
     }
 }
 
 impl HeldFile {
     /// Notes another place where the file can be found.
-    pub(super) fn is_at(&self, view: View, path: &Path) {
+    pub(super) fn is_at(&self, view: RootView, path: &Path) {
         let mut pool = self.0.files.pool();
         let Some(entry) = pool.entries.get_mut(&self.0.number) else { return };
-        let place = Place { view, path: path.to_owned() };
+        let place = FilePlace { view, path: path.to_owned() };
         if entry.places.len() < MOST_PLACES && !entry.places.contains(&place) {
             entry.places.push(place);
         }

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use profiler_core::record::{FileId, Mapped};
 
 use super::{DELETED, Missing};
-use crate::roots::{Roots, View};
+use crate::roots::{RootView, Roots};
 use crate::sys::file;
 use crate::sys::root::{Link, open_regular};
 
@@ -21,12 +21,12 @@ pub(super) enum Way {
 }
 
 /// Opens the file behind a mapping, or says why not.
-pub(crate) fn open_mapped(mapped: &Mapped, view: View, roots: &Roots) -> Result<File, Missing> {
+pub(crate) fn open_mapped(mapped: &Mapped, view: RootView, roots: &Roots) -> Result<File, Missing> {
     find_mapped(mapped, view, roots).map(|(file, _)| file)
 }
 
 /// The same, and how it was found.
-pub(super) fn find_mapped(mapped: &Mapped, view: View, roots: &Roots) -> Result<(File, Way), Missing> {
+pub(super) fn find_mapped(mapped: &Mapped, view: RootView, roots: &Roots) -> Result<(File, Way), Missing> {
     let found = match roots.open(view, Path::new(path_of(mapped)), Link::Follow) {
         Ok(file) if is_mapped_file(&file, mapped) => return Ok((file, Way::Path)),
         Ok(_) => Missing::Replaced,

@@ -41,7 +41,7 @@ const PAGE: u64 = 4096;
 #[derive(Default)]
 pub(crate) struct KernelNames {
     lists: Lists,
-    known: Mutex<Known>,
+    known: Mutex<KnownFunctions>,
 }
 
 /// Where the kernel lists its functions and its modules.
@@ -57,13 +57,13 @@ impl Default for Lists {
 }
 
 #[derive(Default)]
-struct Known {
+struct KnownFunctions {
     /// By their first address.
-    functions: BTreeMap<u64, Function>,
+    functions: BTreeMap<u64, MetFunction>,
     /// Addresses that the list does not cover.
     unlisted: Vec<u64>,
     /// What the list said when it was read last.
-    whole: Option<Whole>,
+    whole: Option<WholeList>,
     /// The modules that there were when names were asked for last.
     modules: Vec<u8>,
     read_ns: Option<u64>,
@@ -74,7 +74,7 @@ struct Known {
 
 /// A function that was met.
 #[derive(Debug)]
-struct Function {
+struct MetFunction {
     /// The address after it, as far as is known.
     end: u64,
     name: Arc<str>,
@@ -102,7 +102,7 @@ impl Lasts {
 }
 
 /// A list that stays in memory.
-struct Whole {
+struct WholeList {
     symbols: KernelSymbols,
     /// The modules that there were.
     modules: Vec<u8>,
@@ -111,7 +111,7 @@ struct Whole {
     bytes: u64,
 }
 
-impl Whole {
+impl WholeList {
     fn new(symbols: KernelSymbols, modules: Vec<u8>, memory: &SymbolMemory) -> Option<Self> {
         let bytes = symbols.held_bytes();
         let is_taken = bytes <= memory.cap() / MOST_OF_MEMORY && memory.take(bytes);
@@ -119,7 +119,7 @@ impl Whole {
     }
 }
 
-impl Drop for Whole {
+impl Drop for WholeList {
     fn drop(&mut self) {
         self.memory.give_back(self.bytes);
     }
@@ -177,12 +177,12 @@ impl KernelNames {
         addresses.iter().map(name).collect()
     }
 
-    fn lock(&self) -> MutexGuard<'_, Known> {
+    fn lock(&self) -> MutexGuard<'_, KnownFunctions> {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Known {
+impl KnownFunctions {
     fn find(&self, address: u64) -> Option<KernelName> {
         match self.functions.range(..=address).next_back() {
             Some((_, function)) if address < function.end => {
@@ -285,7 +285,7 @@ impl Known {
             self.pause_ns = FIRST_PAUSE_NS; // such names are to be had again when they are not believed any more
         }
         if memory.is_shared_with_names() {
-            self.whole = Whole::new(symbols, self.modules.clone(), memory);
+            self.whole = WholeList::new(symbols, self.modules.clone(), memory);
         }
         Ok(())
     }
@@ -304,7 +304,7 @@ impl Known {
             Some(known) if *known.name == *name => end.max(known.end),
             _ => end,
         };
-        self.functions.insert(range.start, Function { end, name: name.into(), lasts });
+        self.functions.insert(range.start, MetFunction { end, name: name.into(), lasts });
     }
 }
 

@@ -7,7 +7,7 @@
 use std::sync::{Arc, Weak};
 
 use super::memory::SymbolMemory;
-use super::object::Object;
+use super::object::MappedObject;
 use crate::symbol_process::ReadObject;
 use crate::symbol_process::print::Proof;
 
@@ -17,7 +17,7 @@ pub(crate) struct Loaded {
     pub(crate) object: ReadObject,
     /// Whose file it is. It is not read for others after that one is gone: files, and the file systems that they are in,
     /// are held for no longer than their targets.
-    owner: Weak<Object>,
+    owner: Weak<MappedObject>,
     /// Of one that tells names for others too.
     proof: Option<Proof>,
     room: Option<(SymbolMemory, u64)>,
@@ -27,7 +27,11 @@ pub(crate) struct Loaded {
 
 impl Loaded {
     /// What was read of this object's file.
-    pub(crate) fn new(object: impl Into<ReadObject>, owner: &Arc<Object>, proof: Option<Proof>) -> Self {
+    pub(crate) fn new(
+        object: impl Into<ReadObject>,
+        owner: &Arc<MappedObject>,
+        proof: Option<Proof>,
+    ) -> Self {
         Self { object: object.into(), owner: Arc::downgrade(owner), proof, room: None, uses: 0, rank: 0 }
     }
 

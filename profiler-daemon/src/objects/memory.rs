@@ -18,12 +18,12 @@ pub(super) use self::tables::Room;
 /// What all objects of all targets share. Clones are the same, and count for the same target.
 #[derive(Clone, Debug)]
 pub(crate) struct SymbolMemory {
-    shared: Arc<Shared>,
-    counts: Arc<Counts>,
+    shared: Arc<MemoryCounts>,
+    counts: Arc<TableCounts>,
 }
 
 #[derive(Debug, Default)]
-struct Shared {
+struct MemoryCounts {
     cap: AtomicU64,
     /// Whether names are asked for while stacks are unwound.
     has_names: AtomicBool,
@@ -42,7 +42,7 @@ struct Shared {
 
 /// What happened to the unwind tables of one target.
 #[derive(Debug, Default)]
-struct Counts {
+struct TableCounts {
     evictions: AtomicU64,
     rereads: AtomicU64,
 }
@@ -50,7 +50,7 @@ struct Counts {
 impl SymbolMemory {
     /// Room for so many bytes.
     pub(crate) fn new(cap: u64) -> Self {
-        let shared = Shared { cap: AtomicU64::new(cap), ..Shared::default() };
+        let shared = MemoryCounts { cap: AtomicU64::new(cap), ..MemoryCounts::default() };
         Self { shared: Arc::new(shared), counts: Arc::default() }
     }
 

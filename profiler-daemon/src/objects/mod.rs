@@ -46,8 +46,8 @@ use self::find::{Way, find_mapped, is_library, open_through_mapping, path_of, sc
 pub(crate) use self::kernel::{KernelName, KernelNames};
 use self::memory::{Room, SymbolMemory};
 use self::names::NameRoom;
-pub(crate) use self::object::{Content, Missing, Object, ObjectSnapshot};
-use self::object::{Entry, note_place};
+pub(crate) use self::object::{Content, MappedObject, Missing, ObjectSnapshot};
+use self::object::{ObjectEntry, note_place};
 pub(crate) use self::symbols::Symbols;
 use crate::roots::Roots;
 use crate::symbol_process;
@@ -72,7 +72,7 @@ const CROWD: usize = 4_096;
 /// All objects seen so far, by [`ObjectId`].
 pub(crate) struct ObjectStore {
     /// Places of objects that were forgotten are given away again.
-    entries: Vec<Option<Entry>>,
+    entries: Vec<Option<ObjectEntry>>,
     free: Vec<ObjectId>,
     ids: FxHashMap<(FileId, String), ObjectId>,
     by_code: FxHashMap<Code, ObjectId>,
@@ -108,8 +108,8 @@ impl OnceCost {
 }
 
 /// What a mapping turned out to be.
-enum Found {
-    New(Entry),
+enum FoundObject {
+    New(ObjectEntry),
     Known(ObjectId),
 }
 
@@ -158,14 +158,14 @@ impl ObjectStore {
         let id = match found {
             None if !has_no_file => return LoadedObject::UNKNOWN, // another file may get its inode
             None => ObjectId::UNKNOWN, // what a run-time compiler shares with itself
-            Some(Found::Known(id)) => id,
+            Some(FoundObject::Known(id)) => id,
             // Frames may refer to the one that was missing, by addresses that count from its file's first byte.
-            Some(Found::New(entry)) if tries > 0 && entry.snapshot.image.is_none() => {
+            Some(FoundObject::New(entry)) if tries > 0 && entry.snapshot.image.is_none() => {
                 let id = self.ids[&key];
                 self.note_try(id);
                 return LoadedObject { id, image: None };
             }
-            Some(Found::New(entry)) => self.enter(entry),
+            Some(FoundObject::New(entry)) => self.enter(entry),
         };
         if self.ids.len() >= MOST_KNOWN {
             self.ids.clear();
@@ -203,15 +203,15 @@ impl ObjectStore {
     }
 
     /// Opens what is mapped. None where that is no file that lasts, or no object: the process alone can tell its names.
-    fn find(&self, mapped: &Mapped, has_no_file: bool) -> Option<Found> {
+    fn find(&self, mapped: &Mapped, has_no_file: bool) -> Option<FoundObject> {
         let view = self.roots.of(mapped.pid);
         let path = path_of(mapped);
         let room = Room::new(&self.memory);
         let object = |content, image: Option<Arc<ElfImage>>, code: Option<Code>| {
             let known = code.zip(image.as_ref());
             let names = known.map_or_else(Arc::default, |(code, image)| self.names.of(code, image));
-            let object = Object { path: path.to_owned(), content, view, names };
-            Entry {
+            let object = MappedObject { path: path.to_owned(), content, view, names };
+            ObjectEntry {
                 snapshot: ObjectSnapshot { object: Arc::new(object), image: image.clone() },
                 whole: image,
                 room: Arc::clone(&room),
@@ -220,14 +220,14 @@ impl ObjectStore {
             }
         };
         if is_narrow_vdso(mapped) {
-            return Some(Found::New(object(Content::Missing(Missing::NoVdso), None, None)));
+            return Some(FoundObject::New(object(Content::Missing(Missing::NoVdso), None, None)));
         }
         if mapped.path == VDSO {
             let bytes = procfs::vdso_image();
             let image = bytes.as_deref().and_then(|bytes| ElfImage::parse_bytes(bytes).ok());
             let content =
                 bytes.map_or(Content::Missing(Missing::NoVdso), |bytes| Content::Image(Arc::new(bytes)));
-            return Some(Found::New(object(content, image.map(Arc::new), None)));
+            return Some(FoundObject::New(object(content, image.map(Arc::new), None)));
         }
         let found = match has_no_file {
             true => open_through_mapping(mapped)
@@ -238,7 +238,7 @@ impl ObjectStore {
         let (file, way) = match found {
             Ok(found) => found,
             Err(_) if has_no_file => return None,
-            Err(missing) => return Some(Found::New(object(Content::Missing(missing), None, None))),
+            Err(missing) => return Some(FoundObject::New(object(Content::Missing(missing), None, None))),
         };
         let Ok(meta) = file.metadata() else { return None };
         let code = (!is_made_up(&file)).then(|| Code { version: Version::new(&meta), view });
@@ -248,23 +248,23 @@ impl ObjectStore {
             Err(_) if has_no_file => return None,
             // Its names would be wrong too.
             Err(ElfError::OtherMachine) => {
-                return Some(Found::New(object(Content::Missing(Missing::OtherMachine), None, None)));
+                return Some(FoundObject::New(object(Content::Missing(Missing::OtherMachine), None, None)));
             }
             Err(_) if is_no_object(&held) => return None,
-            Err(_) => return Some(Found::New(object(Content::File(held), None, None))),
+            Err(_) => return Some(FoundObject::New(object(Content::File(held), None, None))),
         };
         if let Some((id, same)) = code.and_then(|code| self.same_code(&code, &image)) {
             note_place(same, &way, view, path);
-            return Some(Found::Known(id));
+            return Some(FoundObject::Known(id));
         }
         if matches!(way, Way::Path) {
             held.is_at(view, Path::new(path));
         }
-        Some(Found::New(object(Content::File(held), Some(Arc::new(image)), code)))
+        Some(FoundObject::New(object(Content::File(held), Some(Arc::new(image)), code)))
     }
 
     /// The object that has this code already.
-    fn same_code(&self, code: &Code, image: &ElfImage) -> Option<(ObjectId, &Object)> {
+    fn same_code(&self, code: &Code, image: &ElfImage) -> Option<(ObjectId, &MappedObject)> {
         let &id = self.by_code.get(code)?;
         let entry = self.entry(id)?;
         let known = entry.whole.as_ref()?;
@@ -285,7 +285,7 @@ impl ObjectStore {
         (held, image)
     }
 
-    fn enter(&mut self, entry: Entry) -> ObjectId {
+    fn enter(&mut self, entry: ObjectEntry) -> ObjectId {
         self.objects_seen += 1;
         let id = self.free.pop().unwrap_or_else(|| {
             self.entries.push(None);
@@ -318,7 +318,7 @@ impl ObjectStore {
 
     /// What naming needs, as it is at this moment.
     pub(crate) fn snapshot(&self) -> Objects {
-        let snapshot = |entry: &Option<Entry>| entry.as_ref().map(|entry| entry.snapshot.clone());
+        let snapshot = |entry: &Option<ObjectEntry>| entry.as_ref().map(|entry| entry.snapshot.clone());
         Objects {
             known: self.entries.iter().map(snapshot).collect(),
             roots: self.roots.snapshot(),
@@ -336,15 +336,15 @@ impl ObjectStore {
         Some(&self.entry(id)?.snapshot)
     }
 
-    fn entry(&self, id: ObjectId) -> Option<&Entry> {
+    fn entry(&self, id: ObjectId) -> Option<&ObjectEntry> {
         self.entries.get(place(id)?)?.as_ref()
     }
 
-    fn entry_mut(&mut self, id: ObjectId) -> Option<&mut Entry> {
+    fn entry_mut(&mut self, id: ObjectId) -> Option<&mut ObjectEntry> {
         self.entries.get_mut(place(id)?)?.as_mut()
     }
 
-    fn all(&self) -> impl Iterator<Item = (ObjectId, &Entry)> {
+    fn all(&self) -> impl Iterator<Item = (ObjectId, &ObjectEntry)> {
         let numbered = self.entries.iter().zip(ObjectId::FIRST_FILE..);
         numbered.filter_map(|(entry, number)| Some((ObjectId(number), entry.as_ref()?)))
     }

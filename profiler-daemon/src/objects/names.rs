@@ -14,10 +14,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use profiler_core::elf::{ElfImage, Segment};
 use profiler_core::profile::Unknown;
 use rustc_hash::FxHashMap;
-use symbolizer::{Frame, Reason};
+use symbolizer::{NamedFrame, Reason};
 
 pub(crate) use self::equal::{DebugFilesForAll, Equal};
-use self::equal::{Equals, Sharing};
+use self::equal::{Equals, NameSharing};
 pub(crate) use self::kept::KeptNames;
 use super::files::Code;
 use super::loaded::Loaded;
@@ -29,7 +29,7 @@ use crate::sys::clock;
 const AT_ONCE: u64 = 16;
 
 /// The functions at an address, or why they are not known.
-pub(crate) type Found = Result<Vec<Frame>, Unknown>;
+pub(crate) type FoundFunctions = Result<Vec<NamedFrame>, Unknown>;
 
 /// A cut is named, or something else that asks for names.
 #[derive(Clone, Copy, Debug, Default)]
@@ -42,9 +42,9 @@ pub(crate) struct Naming {
 
 /// Where names are kept, of all targets. Clones are the same.
 #[derive(Clone)]
-pub(crate) struct NameRoom(Arc<Shared>);
+pub(crate) struct NameRoom(Arc<SharedSymbols>);
 
-struct Shared {
+struct SharedSymbols {
     memory: SymbolMemory,
     /// Most objects whose tables stay in memory. Each may hold open debug files.
     most_loaded: usize,
@@ -58,7 +58,7 @@ struct Shared {
     namings: AtomicU32,
     /// The rank of what was evicted last of loaded objects.
     floor: AtomicU64,
-    counts: Counts,
+    counts: NamingCounts,
 }
 
 /// What objects have to have in common for their names to be the same.
@@ -70,7 +70,7 @@ struct SameCode {
 }
 
 #[derive(Default)]
-struct Counts {
+struct NamingCounts {
     sources: AtomicU64,
     reused: AtomicU64,
     evicted: AtomicU64,
@@ -124,7 +124,7 @@ impl NameRoom {
     }
 
     fn for_at_most(most_loaded: usize, memory: SymbolMemory) -> Self {
-        Self(Arc::new(Shared {
+        Self(Arc::new(SharedSymbols {
             memory,
             most_loaded,
             holders: Mutex::default(),
@@ -132,7 +132,7 @@ impl NameRoom {
             equals: Equals::default(),
             namings: AtomicU32::new(0),
             floor: AtomicU64::new(0),
-            counts: Counts::default(),
+            counts: NamingCounts::default(),
         }))
     }
 
@@ -159,7 +159,7 @@ impl NameRoom {
         }
         let names: Arc<KeptNames> = Arc::default();
         if self.0.equals.is_claimed(code.version.len, image, &names) {
-            names.share(Sharing::Claimed);
+            names.share(NameSharing::Claimed);
         }
         objects.insert(key, Arc::downgrade(&names));
         names
@@ -179,7 +179,8 @@ impl NameRoom {
     /// What was done so far.
     #[cfg_attr(not(test), expect(dead_code, reason = "the daemon shows it"))]
     pub(crate) fn counts(&self) -> NameCounts {
-        let Counts { sources, reused, evicted, lists, list_bytes, given_up, read_again } = &self.0.counts;
+        let NamingCounts { sources, reused, evicted, lists, list_bytes, given_up, read_again } =
+            &self.0.counts;
         let read = |count: &AtomicU64| count.load(Ordering::Relaxed);
         NameCounts {
             namings: self.0.namings.load(Ordering::Relaxed),

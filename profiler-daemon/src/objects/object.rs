@@ -11,7 +11,7 @@ use super::files::{Code, HeldFile};
 use super::find::Way;
 use super::memory::Room;
 use super::names::KeptNames;
-use crate::roots::View;
+use crate::roots::RootView;
 
 /// Where the bytes of an object are.
 pub(crate) enum Content {
@@ -53,13 +53,13 @@ pub(crate) enum Missing {
 }
 
 /// An object that code was loaded from.
-pub(crate) struct Object {
+pub(crate) struct MappedObject {
     /// The path as the target saw it.
     pub(crate) path: String,
     /// Its bytes.
     pub(crate) content: Content,
     /// What a process that mapped it sees: separate debug files are looked for there.
-    pub(crate) view: View,
+    pub(crate) view: RootView,
     /// The names that it told, or another one with the same code.
     pub(crate) names: Arc<KeptNames>,
 }
@@ -68,13 +68,13 @@ pub(crate) struct Object {
 #[derive(Clone)]
 pub(crate) struct ObjectSnapshot {
     /// The object.
-    pub(crate) object: Arc<Object>,
+    pub(crate) object: Arc<MappedObject>,
     /// Its code; without unwind tables while there is no room for them.
     pub(super) image: Option<Arc<ElfImage>>,
 }
 
 /// What is known of an object while something refers to it.
-pub(super) struct Entry {
+pub(super) struct ObjectEntry {
     pub(super) snapshot: ObjectSnapshot,
     /// The code with its unwind tables.
     pub(super) whole: Option<Arc<ElfImage>>,
@@ -85,9 +85,9 @@ pub(super) struct Entry {
 }
 
 impl Deref for ObjectSnapshot {
-    type Target = Object;
+    type Target = MappedObject;
 
-    fn deref(&self) -> &Object {
+    fn deref(&self) -> &MappedObject {
         &self.object
     }
 }
@@ -104,13 +104,13 @@ impl ObjectSnapshot {
     }
 }
 
-impl Drop for Object {
+impl Drop for MappedObject {
     fn drop(&mut self) {
         self.names.release();
     }
 }
 
-impl Object {
+impl MappedObject {
     /// What tells its file from all others, as text.
     pub(crate) fn identity(&self) -> Option<String> {
         match &self.content {
@@ -135,7 +135,7 @@ impl Object {
 }
 
 /// The same code was found at another place.
-pub(super) fn note_place(object: &Object, way: &Way, view: View, path: &str) {
+pub(super) fn note_place(object: &MappedObject, way: &Way, view: RootView, path: &str) {
     if let (Content::File(held), Way::Path) = (&object.content, way) {
         held.is_at(view, Path::new(path));
     }

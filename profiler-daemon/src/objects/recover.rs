@@ -7,17 +7,17 @@ use profiler_core::stack::ObjectId;
 
 use super::files::{Code, Version, is_made_up};
 use super::memory::Room;
-use super::object::Entry;
-use super::{Content, Missing, Object, ObjectSnapshot, ObjectStore, VDSO};
-use crate::roots::View;
+use super::object::ObjectEntry;
+use super::{Content, MappedObject, Missing, ObjectSnapshot, ObjectStore, VDSO};
+use crate::roots::RootView;
 use crate::sys::procfs;
 use crate::sys::root::Link;
 
 impl ObjectStore {
     /// The object of this path, as we see it or one of these processes. Only the very file with this
-    /// [identity](super::Object::identity) is taken for it: another one would tell wrong names.
+    /// [identity](super::MappedObject::identity) is taken for it: another one would tell wrong names.
     pub(crate) fn find_again(&mut self, path: &str, identity: Option<&str>, pids: &[u32]) -> ObjectId {
-        let mut views = vec![View::Ours];
+        let mut views = vec![RootView::Ours];
         for &pid in pids {
             let view = self.roots.of(pid);
             if !views.contains(&view) {
@@ -40,9 +40,9 @@ impl ObjectStore {
             let code = image.is_some().then_some(Code { version, view });
             let names = code.zip(image.as_ref());
             let names = names.map_or_else(Arc::default, |(code, image)| self.names.of(code, image));
-            let object = Object { path: path.to_owned(), content: Content::File(held), view, names };
+            let object = MappedObject { path: path.to_owned(), content: Content::File(held), view, names };
             let snapshot = ObjectSnapshot { object: Arc::new(object), image: image.clone() };
-            return self.enter(Entry { snapshot, whole: image, room, code, tries: 1 });
+            return self.enter(ObjectEntry { snapshot, whole: image, room, code, tries: 1 });
         }
         self.enter_missing(path, missing)
     }
@@ -62,8 +62,9 @@ impl ObjectStore {
     }
 
     fn enter_without_code(&mut self, path: &str, content: Content) -> ObjectId {
-        let object = Object { path: path.to_owned(), content, view: View::Ours, names: Arc::default() };
+        let object =
+            MappedObject { path: path.to_owned(), content, view: RootView::Ours, names: Arc::default() };
         let snapshot = ObjectSnapshot { object: Arc::new(object), image: None };
-        self.enter(Entry { snapshot, whole: None, room: Room::new(&self.memory), code: None, tries: 1 })
+        self.enter(ObjectEntry { snapshot, whole: None, room: Room::new(&self.memory), code: None, tries: 1 })
     }
 }

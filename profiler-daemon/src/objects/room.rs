@@ -11,7 +11,7 @@ use profiler_core::stack::ObjectId;
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::{CROWD, ObjectStore, place};
-use crate::roots::View;
+use crate::roots::RootView;
 
 impl ObjectStore {
     /// Reads the unwind tables of all objects, which otherwise are read when a sample asks for them.
@@ -97,9 +97,9 @@ impl ObjectStore {
 
     /// Releases the file systems that no process sees any more, with what was opened there, except those of objects that are in
     /// use: another process may have mapped the same file.
-    pub(crate) fn release_roots(&mut self, seen: &FxHashSet<View>, used: &FxHashSet<ObjectId>) {
+    pub(crate) fn release_roots(&mut self, seen: &FxHashSet<RootView>, used: &FxHashSet<ObjectId>) {
         let unseen = self.roots.foreign_views().into_iter().filter(|view| !seen.contains(view));
-        let unseen: FxHashSet<View> = unseen.collect();
+        let unseen: FxHashSet<RootView> = unseen.collect();
         if unseen.is_empty() {
             return;
         }
@@ -117,7 +117,7 @@ impl ObjectStore {
         self.roots.release(&deserted);
     }
 
-    fn forget(&mut self, is_forgotten: impl Fn(ObjectId, View) -> bool) {
+    fn forget(&mut self, is_forgotten: impl Fn(ObjectId, RootView) -> bool) {
         let mut forgotten = FxHashSet::default();
         for (at, place) in self.entries.iter_mut().enumerate() {
             let id = ObjectId(ObjectId::FIRST_FILE + at as u32);

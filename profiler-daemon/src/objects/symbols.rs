@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::kernel::KernelNames;
 use super::memory::SymbolMemory;
 use super::names::NameRoom;
-use crate::symbol_process::{Allowance, ProcessStatus, SymbolProcess};
+use crate::symbol_process::{CpuAllowance, ProcessStatus, SymbolProcess};
 
 /// Symbols, shared by all sessions. Clones are the same.
 #[derive(Clone)]
@@ -50,7 +50,7 @@ impl Symbols {
     }
 
     /// The process that reads symbols may only take what there is CPU time for from now on.
-    pub(crate) fn pace_reading(&self, allowance: Allowance) {
+    pub(crate) fn pace_reading(&self, allowance: CpuAllowance) {
         self.process.pace(allowance);
     }
 

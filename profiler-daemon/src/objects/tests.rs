@@ -361,5 +361,8 @@ fn what_an_ended_container_had_is_released_once_it_is_named() {
     assert!(file.get().is_ok());
     let opens = |roots: &Roots| roots.open(view, &path, crate::sys::root::Link::Follow).is_ok();
     assert!(opens(&snapshot.roots) && opens(&snapshot.roots.only(view)));
-    assert!(!opens(&snapshot.roots.only(crate::roots::View::Ours)), "an object of ours holds none of others");
+    assert!(
+        !opens(&snapshot.roots.only(crate::roots::RootView::Ours)),
+        "an object of ours holds none of others"
+    );
 }

@@ -6,7 +6,7 @@ use profiler_core::rate::model::Caps;
 use profiler_core::rate::{BoundBy, Criterion, Experiment, RateSettings};
 
 use super::PlanJob;
-use super::{Anytime, Fleet, Moment, Plan, Point};
+use super::{Anytime, FleetPlan, Moment, Plan, Point};
 
 /// Points of a curve.
 const POINTS: usize = 241;
@@ -55,7 +55,7 @@ pub(super) fn plan_under(job: &PlanJob, caps: Caps) -> Result<Plan> {
     let error_ratio = |experiment: &Experiment, run_s: f64, rate_hz: f64| {
         point(experiment, criterion, z, rate_hz * run_s).error_s / (run_s * job.share.get())
     };
-    let fleet = Fleet {
+    let fleet = FleetPlan {
         rate_hz: replica_hz,
         bound_by: replica_bound_by,
         samples: replica_hz * run_s,

@@ -2,7 +2,7 @@
 
 use super::PlanJob;
 use super::{Plan, Point, error_name, grouped, rate, seconds};
-use crate::plot::{Axis, Chart, Look, Mark, Rule, Scale, Series};
+use crate::plot::{Axis, Chart, Look, Mark, Scale, Series, VerticalLine};
 
 /// The chart. For an upper bound it is that of the measured time (Stoker, eq. 4.14), else of the error that
 /// the criterion names.
@@ -73,9 +73,12 @@ fn errors(job: &PlanJob, plan: &Plan) -> Vec<Series> {
     ]
 }
 
-fn rules(job: &PlanJob, plan: &Plan) -> Vec<Rule> {
+fn rules(job: &PlanJob, plan: &Plan) -> Vec<VerticalLine> {
     let run_s = job.horizon.seconds();
-    let at = |what: &str, hertz: f64| Rule { x: hertz * run_s, label: format!("{what}: {}/s", rate(hertz)) };
+    let at = |what: &str, hertz: f64| VerticalLine {
+        x: hertz * run_s,
+        label: format!("{what}: {}/s", rate(hertz)),
+    };
     let mut rules = vec![
         at("best, n*", plan.optimum_rate_hz),
         at(&format!("budget of {}", job.budget), plan.budget_hz),

@@ -25,7 +25,7 @@ pub(crate) struct Chart {
     /// Curves and measured points, in the order of the legend.
     pub(crate) series: Vec<Series>,
     /// Places on the x axis that matter.
-    pub(crate) rules: Vec<Rule>,
+    pub(crate) rules: Vec<VerticalLine>,
     /// Points that matter.
     pub(crate) marks: Vec<Mark>,
 }
@@ -57,7 +57,7 @@ pub(crate) enum Look {
 
 /// A vertical line across the chart.
 #[derive(Clone, Debug)]
-pub(crate) struct Rule {
+pub(crate) struct VerticalLine {
     /// Where it stands.
     pub(crate) x: f64,
     /// What it means.
@@ -90,7 +90,7 @@ impl Chart {
     }
 
     /// The rules that lie on the x axis, from left to right, each with its place from 0 to 1.
-    fn rules_in_sight(&self) -> Vec<(f64, &Rule)> {
+    fn rules_in_sight(&self) -> Vec<(f64, &VerticalLine)> {
         let mut rules: Vec<_> =
             self.rules.iter().filter_map(|rule| Some((self.x.inside(rule.x)?, rule))).collect();
         rules.sort_by(|a, b| a.0.total_cmp(&b.0));

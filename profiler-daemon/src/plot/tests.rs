@@ -16,8 +16,8 @@ fn chart() -> Chart {
             Series { name: "measured".to_owned(), points: vec![(50.0, 70.0)], look: Look::Dots, tone: 1 },
         ],
         rules: vec![
-            Rule { x: 30.0, label: "n* 30".to_owned() },
-            Rule { x: 1000.0, label: "out of sight".to_owned() },
+            VerticalLine { x: 30.0, label: "n* 30".to_owned() },
+            VerticalLine { x: 1000.0, label: "out of sight".to_owned() },
         ],
         marks: vec![Mark { at: (30.0, 60.0), label: "best".to_owned() }],
     }
@@ -77,7 +77,7 @@ proptest! {
         let scale = if log { Scale::Log } else { Scale::Linear };
         let look = if dots { Look::Dots } else { Look::Dashes };
         let mut chart = chart();
-        chart.rules.extend(points.iter().map(|point| Rule { x: point.0, label: "<rule>".to_owned() }));
+        chart.rules.extend(points.iter().map(|point| VerticalLine { x: point.0, label: "<rule>".to_owned() }));
         chart.marks.extend(points.iter().map(|point| Mark { at: *point, label: "\"mark\"".to_owned() }));
         chart.x = Axis::new("x", scale, low, high);
         chart.y = Axis::fitted("y", scale, points.iter().map(|point| point.1));

@@ -36,7 +36,7 @@ const TOO_LONG: [&str; 10] = [
 pub(super) struct Secrets(Vec<String>);
 
 /// The answer to a request, read to its end.
-pub(super) struct Answer {
+pub(super) struct PushAnswer {
     pub(super) status: u16,
     pub(super) content_type: String,
     /// Where it redirects to.
@@ -69,7 +69,7 @@ struct JsonPartialSuccess {
     error_message: String,
 }
 
-impl Answer {
+impl PushAnswer {
     /// An answer to a request with these headers.
     pub(super) fn new(head: &Response<()>, body: Vec<u8>, sent: &[(HeaderName, HeaderValue)]) -> Self {
         let header = |name| head.headers().get(name).and_then(|value| value.to_str().ok()).map(str::to_owned);
@@ -228,10 +228,10 @@ mod tests {
         Receiver::new("http://backend:4040", Some(format)).unwrap()
     }
 
-    fn answer(status: u16, content_type: &str, body: &[u8]) -> Answer {
+    fn answer(status: u16, content_type: &str, body: &[u8]) -> PushAnswer {
         let (location, retry_after) = (Some("http://elsewhere/".to_owned()), None);
         let secrets = Secrets(vec!["s3cret".to_owned()]);
-        Answer {
+        PushAnswer {
             status,
             content_type: content_type.to_owned(),
             location,
@@ -241,7 +241,7 @@ mod tests {
         }
     }
 
-    fn error(format: ExportFormat, answer: &Answer) -> String {
+    fn error(format: ExportFormat, answer: &PushAnswer) -> String {
         answer.check(&receiver(format), 18_000).unwrap_err().to_string()
     }
 

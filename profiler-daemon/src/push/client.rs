@@ -10,7 +10,7 @@ use ureq::tls::{Certificate, RootCerts, TlsConfig};
 use ureq::unversioned::resolver::DefaultResolver;
 use ureq::{Agent, Body};
 
-use super::answer::Answer;
+use super::answer::PushAnswer;
 use super::early_answer::EarlyAnswers;
 use super::receiver::Receiver;
 use super::trouble::{PushError, unreached};
@@ -92,7 +92,7 @@ impl HttpClient {
     /// # Errors
     ///
     /// If there is none.
-    pub(super) fn post(&self, post: &Post) -> Result<Answer, PushError> {
+    pub(super) fn post(&self, post: &Post) -> Result<PushAnswer, PushError> {
         let url = match &post.query {
             Some(query) => format!("{}?{query}", self.receiver.url),
             None => self.receiver.url.clone(),
@@ -110,7 +110,7 @@ impl HttpClient {
         let failed = |error: &ureq::Error| unreached(&self.receiver.host, self.timeout, error);
         let response = request.send(post.body.as_slice()).map_err(|error| failed(&error))?;
         let (head, body) = self.read(response)?;
-        Ok(Answer::new(&head, body, &self.headers))
+        Ok(PushAnswer::new(&head, body, &self.headers))
     }
 
     fn read(&self, response: Response<Body>) -> Result<(Response<()>, Vec<u8>), PushError> {

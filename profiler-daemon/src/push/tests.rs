@@ -234,14 +234,14 @@ fn a_file_of_the_store_is_called_as_its_target_with_its_labels() {
     (profile.run.duration_s, profile.run.target) = (60.0, "4 processes".to_owned());
     let now =
         store::Now { unix_ns: profile.run.start_unix_ns, boot: "boot".to_owned(), monotonic_ns: minute_ns };
-    let settings = store::Settings {
+    let settings = store::StoreTerms {
         age_ns: u64::MAX,
         bytes: 1 << 30,
         hourly_after_ns: u64::MAX,
         daily_after_ns: u64::MAX,
     };
     let labels = BTreeMap::from([("team".to_owned(), "search".to_owned())]);
-    let window = store::Window {
+    let window = store::TargetWindow {
         target: "shop".to_owned(),
         labels,
         boot: "boot".to_owned(),

@@ -15,18 +15,18 @@ use std::time::Duration;
 use config::SamplingSettings;
 use profiler_core::attach::{AttachChoice, AttachMode, EARLY_COST_NS};
 use profiler_core::profile::RateChange;
-use profiler_core::rate::{CostModel, Decision, Dither, RateController, Reading, Reason};
+use profiler_core::rate::{CostModel, Decision, Dither, RateController, RateReason, Reading};
 use profiler_core::unwind::copy::CopySize;
 use profiler_core::unwind::method::Method;
 
 use self::attaching::Attaching;
 pub(crate) use self::members::others_in;
-use self::pace::Pace;
-use self::parts::Part;
-pub(crate) use self::parts::{Figures, PartFigures, SamplingMode};
-use self::reports::Reports;
+use self::pace::StepPace;
+use self::parts::PartStart;
+pub(crate) use self::parts::{PartFigures, RunFigures, SamplingMode};
+use self::reports::ReportWatch;
 pub(crate) use self::shares::ShareStatus;
-use self::shares::Shares;
+use self::shares::TargetCharges;
 pub(crate) use self::ways::NON_TARGET_OWN_NS;
 use super::cost_prediction::CostPrediction;
 use crate::cgroup::Cgroup;
@@ -104,12 +104,12 @@ pub(crate) struct Engine<L> {
     pub(crate) notes: Vec<String>,
     settings: ClockSettings,
     last_decision: Option<Decision>,
-    part: Part,
-    pace: Pace,
+    part: PartStart,
+    pace: StepPace,
     attaching: Attaching,
     costs: Costs,
-    reports: Reports,
-    shares: Shares,
+    reports: ReportWatch,
+    shares: TargetCharges,
 }
 
 impl<L: DecisionLog> Engine<L> {
@@ -146,12 +146,12 @@ impl<L: DecisionLog> Engine<L> {
             notes: Vec::new(),
             settings,
             last_decision: None,
-            part: Part::default(),
-            pace: Pace::default(),
+            part: PartStart::default(),
+            pace: StepPace::default(),
             attaching: Attaching::new(how.access, how.choice, how.group, how.others_cpus),
             costs: Costs { model: how.costs, prediction: how.cost_prediction, bursts, interrupts: None },
-            reports: Reports::default(),
-            shares: Shares::default(),
+            reports: ReportWatch::default(),
+            shares: TargetCharges::default(),
         })
     }
 
@@ -337,7 +337,7 @@ impl<L: DecisionLog> Engine<L> {
             self.note_rate(&decision);
         }
         self.sampler.redraw();
-        if decision.reason != Reason::Hold && decision.reason != Reason::Fixed || second_is_over {
+        if decision.reason != RateReason::Hold && decision.reason != RateReason::Fixed || second_is_over {
             self.write_decision(&decision);
         }
         self.last_decision = Some(decision);
@@ -369,7 +369,7 @@ impl<L: DecisionLog> Engine<L> {
     fn note_rate(&mut self, decision: &Decision) {
         let last_hz = self.history.last().map_or(0.0, |change| change.rate_hz);
         let small = (decision.rate_hz / last_hz).ln().abs() < WORTH_NOTING;
-        if small && matches!(decision.reason, Reason::Throttle | Reason::Release) {
+        if small && matches!(decision.reason, RateReason::Throttle | RateReason::Release) {
             return;
         }
         self.history.push(RateChange {

@@ -15,7 +15,7 @@ use crate::sys::spawn::{Ended, RunningCommand};
 use crate::sys::{clock, terminal};
 
 /// The processes whose end ends the run.
-pub(super) enum Watched<'a> {
+pub(super) enum WatchedProcesses<'a> {
     /// A command that we started.
     Command {
         /// Its process.
@@ -82,7 +82,7 @@ pub(super) async fn follow(
     engine: &mut Engine<Outputs>,
     signals: &mut Signals,
     mut until: Until,
-    watched: Watched<'_>,
+    watched: WatchedProcesses<'_>,
 ) -> Result<Stop> {
     let deadline = until.duration.map(|duration| Instant::now() + duration);
     let mut progress = Progress::new(engine.log.terminal(), until.duration);
@@ -96,7 +96,7 @@ pub(super) async fn follow(
         progress.show(engine);
         let mut stop = left.is_zero().then_some(Stop::Duration);
         match &watched {
-            Watched::Command { pid, command } => {
+            WatchedProcesses::Command { pid, command } => {
                 let ended = if signals.take_may_have_ended() { command.try_wait()? } else { None };
                 if let Some(ended) = ended {
                     engine.session.cpu.scheduled.waited_for(*pid, ended.cpu_ns);
@@ -108,14 +108,16 @@ pub(super) async fn follow(
                     pass_on(signal, command);
                 }
             }
-            Watched::Processes | Watched::Everything if signal.is_some() => stop = Some(Stop::Signal),
+            WatchedProcesses::Processes | WatchedProcesses::Everything if signal.is_some() => {
+                stop = Some(Stop::Signal)
+            }
             // A process may enter an empty group until the duration is over.
-            Watched::Processes
+            WatchedProcesses::Processes
                 if engine.target_has_ended() && (deadline.is_none() || engine.nobody_can_come()) =>
             {
                 stop = Some(Stop::TargetGone);
             }
-            Watched::Processes | Watched::Everything => {}
+            WatchedProcesses::Processes | WatchedProcesses::Everything => {}
         }
         let mut precise =
             || until.precise.as_mut().is_some_and(|precise| precise.is_reached(&engine.session));

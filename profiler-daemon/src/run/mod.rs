@@ -30,8 +30,8 @@ use profiler_core::unwind::method::{Method, MethodChoice};
 use self::backend::PreparedRun;
 use self::cost_prediction::CostPrediction;
 use self::engine::Attach;
-pub(crate) use self::engine::{Engine, Figures, ShareStatus};
-use self::follow::{Stop, Until, Watched, follow};
+pub(crate) use self::engine::{Engine, RunFigures, ShareStatus};
+use self::follow::{Stop, Until, WatchedProcesses, follow};
 pub(crate) use self::jobs::{AttachJob, RecordJob};
 use self::precise::Precise;
 pub(crate) use self::signals::Signals;
@@ -101,7 +101,7 @@ pub(crate) fn record(job: &RecordJob) -> Result<ExitCode> {
         engine.start_clocks()?;
         engine.begin();
         let command = held.release().map_err(|error| cannot_execute(&words[0], &error))?;
-        let watched = Watched::Command { pid, command: &command };
+        let watched = WatchedProcesses::Command { pid, command: &command };
         let stop = follow(&mut engine, &mut signals, until, watched).await?;
         anyhow::Ok((engine, command, signals, stop))
     })?;
@@ -180,7 +180,7 @@ pub(crate) fn attach(job: &AttachJob) -> Result<ExitCode> {
         }
     };
     engine.catch_up_with_threads().map_err(|error| explain::open(error, one))?;
-    sample(engine, &setup, job, Watched::Processes, name)
+    sample(engine, &setup, job, WatchedProcesses::Processes, name)
 }
 
 /// Profiles every process until the duration is over or the user stops it.
@@ -195,7 +195,7 @@ fn attach_to_everything(job: &AttachJob) -> Result<ExitCode> {
         .open(&job.sampling, session, nobody, None, outputs)
         .map_err(|error| explain::open(error, None))?;
     engine.start_clocks()?;
-    sample(engine, &setup, job, Watched::Everything, "everything".to_owned())
+    sample(engine, &setup, job, WatchedProcesses::Everything, "everything".to_owned())
 }
 
 /// Runs the event loop to the end of the run, and writes its outputs.
@@ -203,7 +203,7 @@ fn sample(
     mut engine: Engine<Outputs>,
     setup: &Setup,
     job: &AttachJob,
-    watched: Watched<'_>,
+    watched: WatchedProcesses<'_>,
     name: String,
 ) -> Result<ExitCode> {
     let precise = Precise::new(&job.sampling);

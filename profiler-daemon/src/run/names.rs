@@ -21,12 +21,12 @@ use profiler_core::stack::{Frame, FrameId, ObjectId};
 use rustc_hash::FxHashMap;
 use symbolizer::Reason;
 
-use self::source::{Source, names_of};
+use self::source::{NameSource, names_of};
 use super::remedy;
 use crate::debuginfod::{self, Debuginfod};
 use crate::jit::{Generated, JitSymbols, NO_FILE};
 use crate::objects::memory::SymbolMemory;
-use crate::objects::names::{About, Equal, Found, Naming};
+use crate::objects::names::{About, Equal, FoundFunctions, Naming};
 use crate::objects::{DELETED, KernelName, ObjectSnapshot, Objects};
 use crate::sampler::session::Collected;
 
@@ -115,7 +115,7 @@ impl Cut {
 
     /// The stacks and their processes, by the location of every frame.
     fn add_stacks(&self, scale: f64, locations: &[LocationIndex], profile: &mut SymbolizedProfile) {
-        let mut processes = Processes::new(&self.processes);
+        let mut processes = UsedProcesses::new(&self.processes);
         for (stack, tallies) in self.aggregate.stacks.iter().zip(&self.aggregate.tallies) {
             let in_window = |&(window, tally): &(u32, Tally)| {
                 let cpu_ns = (tally.weight_ns * scale).round() as u64;
@@ -152,13 +152,13 @@ impl Cut {
 }
 
 /// The processes that stacks refer to.
-struct Processes<'a> {
+struct UsedProcesses<'a> {
     all: &'a [ProcessInfo],
     used: Vec<ProcessInfo>,
     places: FxHashMap<ProcessIndex, ProcessIndex>,
 }
 
-impl<'a> Processes<'a> {
+impl<'a> UsedProcesses<'a> {
     fn new(all: &'a [ProcessInfo]) -> Self {
         Self { all, used: Vec::new(), places: FxHashMap::default() }
     }
@@ -257,7 +257,12 @@ impl<'a> Names<'a> {
     }
 
     /// What is known of these addresses of an object; new ones are looked up in the object.
-    fn in_object(&mut self, cut: &Cut, object: &ObjectSnapshot, addresses: &[u64]) -> (About, Vec<Found>) {
+    fn in_object(
+        &mut self,
+        cut: &Cut,
+        object: &ObjectSnapshot,
+        addresses: &[u64],
+    ) -> (About, Vec<FoundFunctions>) {
         if object.names.is_claimed() && cut.keep_for_next && !self.cancel.is_set() {
             (self.pause)();
             cut.objects.names.compare(object);
@@ -283,7 +288,7 @@ impl<'a> Names<'a> {
         object: &ObjectSnapshot,
         equal: Option<&Equal>,
         addresses: &[u64],
-    ) -> Option<(About, Vec<Found>)> {
+    ) -> Option<(About, Vec<FoundFunctions>)> {
         let suits = || equal.is_none_or(|equal| equal.debug_files.suits(object.view, &cut.objects.roots));
         if !suits() {
             return None;
@@ -302,13 +307,13 @@ impl<'a> Names<'a> {
                 self.make_room(cut);
                 let asked: Vec<u64> = new.iter().map(|&at| addresses[at]).collect();
                 let (source, named) =
-                    Source::read(object, &cut.objects, self.debuginfod.as_ref(), equal, &asked);
+                    NameSource::read(object, &cut.objects, self.debuginfod.as_ref(), equal, &asked);
                 self.memory.note_use(source.bytes_in_use());
                 if equal.is_some() && (source.is_doubtful() || !suits()) {
                     return None;
                 }
                 let about = source.about();
-                let named: Vec<(u64, Found)> = asked.into_iter().zip(named).collect();
+                let named: Vec<(u64, FoundFunctions)> = asked.into_iter().zip(named).collect();
                 if cut.keep_for_next {
                     source.keep(names, cut, about.clone(), &named);
                 }
@@ -329,7 +334,7 @@ impl<'a> Names<'a> {
         address: u64,
         module: ModuleIndex,
         object: Option<&ObjectSnapshot>,
-        found: Found,
+        found: FoundFunctions,
         profile: &mut SymbolizedProfile,
     ) -> LocationIndex {
         let (lines, unknown) = match found.and_then(|named| self.keep(named, module)) {
@@ -411,7 +416,7 @@ impl<'a> Names<'a> {
     }
 }
 
-type Named = symbolizer::Frame;
+type Named = symbolizer::NamedFrame;
 
 /// Memory that a function's names take as they were found (bytes).
 fn text_bytes(named: &Named) -> usize {
@@ -430,7 +435,12 @@ impl Drop for Names<'_> {
     }
 }
 
-fn in_kernel(cut: &Cut, frames: &[FrameId], addresses: &[u64], pause: &mut dyn FnMut()) -> Vec<Found> {
+fn in_kernel(
+    cut: &Cut,
+    frames: &[FrameId],
+    addresses: &[u64],
+    pause: &mut dyn FnMut(),
+) -> Vec<FoundFunctions> {
     let shares = cut.kernel_shares(frames);
     let asked: Vec<(u64, f64)> = addresses.iter().copied().zip(shares).collect();
     let named = |name| match name {

@@ -35,7 +35,7 @@ pub(crate) struct Precise {
 
 /// What counts as one function.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-enum Function {
+enum PreciseFunction {
     Code(Frame),
     Kernel(String),
 }
@@ -71,10 +71,10 @@ impl Precise {
         is_due
     }
 
-    fn function(&self, frame: Frame) -> Function {
+    fn function(&self, frame: Frame) -> PreciseFunction {
         let symbols = self.kernel.as_ref().filter(|_| frame.object == ObjectId::KERNEL);
         let symbol = symbols.and_then(|symbols| symbols.symbolize(frame.address));
-        symbol.map_or(Function::Code(frame), |symbol| Function::Kernel(symbol.name))
+        symbol.map_or(PreciseFunction::Code(frame), |symbol| PreciseFunction::Kernel(symbol.name))
     }
 }
 
@@ -125,10 +125,14 @@ mod tests {
         let list = b"ffffffff81000000 T first\nffffffff81000100 T second\nffffffff81000200 T end\n";
         let precise = Precise { kernel: KernelSymbols::parse(list).ok(), ..precise() };
         let kernel = |address| precise.function(Frame { object: ObjectId::KERNEL, address });
-        assert_eq!(kernel(0xffff_ffff_8100_0010), Function::Kernel("first".to_owned()));
-        assert_eq!(kernel(0xffff_ffff_8100_0110), Function::Kernel("second".to_owned()));
-        assert_eq!(kernel(0), Function::Code(Frame { object: ObjectId::KERNEL, address: 0 }), "no stack");
+        assert_eq!(kernel(0xffff_ffff_8100_0010), PreciseFunction::Kernel("first".to_owned()));
+        assert_eq!(kernel(0xffff_ffff_8100_0110), PreciseFunction::Kernel("second".to_owned()));
+        assert_eq!(
+            kernel(0),
+            PreciseFunction::Code(Frame { object: ObjectId::KERNEL, address: 0 }),
+            "no stack"
+        );
         let user = Frame { object: ObjectId::UNKNOWN, address: 0xffff_ffff_8100_0010 };
-        assert_eq!(precise.function(user), Function::Code(user));
+        assert_eq!(precise.function(user), PreciseFunction::Code(user));
     }
 }

@@ -5,7 +5,7 @@ use profiler_core::profile::Unknown;
 use symbolizer::Reason;
 
 use crate::objects::Missing;
-use crate::symbol_process::Facts;
+use crate::symbol_process::ObjectFacts;
 
 /// Where distributions install their packages.
 const PACKAGED: [&str; 3] = ["/usr/", "/lib", "/opt/"];
@@ -25,7 +25,7 @@ fn unknown(reason: impl ToString, remedy: impl Into<String>) -> Unknown {
 
 /// For an address in an object that could be read. `path` is the object's; `asks_servers`: debug files were also
 /// requested from servers.
-pub(super) fn nameless(reason: &Reason, facts: &Facts, path: &str, asks_servers: bool) -> Unknown {
+pub(super) fn nameless(reason: &Reason, facts: &ObjectFacts, path: &str, asks_servers: bool) -> Unknown {
     match reason {
         Reason::Stripped | Reason::NoSymbol => {
             stripped(reason, &Sought { asks_servers, ..Sought::of(facts) }, path)
@@ -45,7 +45,7 @@ struct Sought<'a> {
 }
 
 impl<'a> Sought<'a> {
-    fn of(facts: &'a Facts) -> Self {
+    fn of(facts: &'a ObjectFacts) -> Self {
         let other_build = facts.warnings.iter().find(|reason| matches!(reason, Reason::OtherBuild(_)));
         Self {
             build_id: facts.build_id.as_deref(),

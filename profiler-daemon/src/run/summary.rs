@@ -15,9 +15,9 @@ use profiler_core::profile::{
     CostFigures, CpuTimes, FileFigures, HowSampled, Measure, Outcome, OverheadFigures, OverheadParts,
     PredictedFigures, RateChange, RateFigures, Run, SampleCounts,
 };
-use profiler_core::rate::{Account, Decision, LawInForce, Prediction, Reason};
+use profiler_core::rate::{Account, Decision, LawInForce, Prediction, RateReason};
 
-use super::engine::{Engine, Figures, PartFigures, SamplingMode};
+use super::engine::{Engine, PartFigures, RunFigures, SamplingMode};
 use super::follow::Stop;
 use super::{Setup, names};
 use crate::debuginfod;
@@ -39,7 +39,7 @@ pub(super) fn deliver(
     engine: Engine<Outputs>,
     setup: &Setup,
     sampling: &SamplingSettings,
-    debuginfod: Option<&debuginfod::Settings>,
+    debuginfod: Option<&debuginfod::DebuginfodSettings>,
     target: String,
     stop: Stop,
 ) -> Result<()> {
@@ -55,7 +55,7 @@ pub(super) fn deliver(
 /// The description of a run, or of a window of it, for its profile; and the factor from weights to CPU time of the
 /// target.
 pub(crate) fn run(
-    figures: &Figures,
+    figures: &RunFigures,
     collected: &Collected,
     setup: &Setup,
     sampling: &SamplingSettings,
@@ -64,13 +64,13 @@ pub(crate) fn run(
     let mut run = figures_of(figures, setup, sampling, target);
     run.cpu.weight_s = collected.weight_ns() * 1e-9;
     let seen = match (figures.how.nature.runs_in_target, figures.how.kernel_seen) {
-        (true, _) => Seen::Agents,
-        (false, true) => Seen::Everything,
-        (false, false) => Seen::UserCode,
+        (true, _) => VisiblePart::Agents,
+        (false, true) => VisiblePart::Everything,
+        (false, false) => VisiblePart::UserCode,
     };
     let sampled_s = match seen {
-        Seen::Everything => figures.part.counted_ns.map(|counted_ns| counted_ns as f64 * 1e-9),
-        Seen::UserCode | Seen::Agents => None,
+        VisiblePart::Everything => figures.part.counted_ns.map(|counted_ns| counted_ns as f64 * 1e-9),
+        VisiblePart::UserCode | VisiblePart::Agents => None,
     };
     let scale = compensate(&mut run, &figures.account, seen, sampled_s) * undone(collected);
     let worth_s = (NOT_SAMPLED_WORTH_A_NOTE * run.cpu.target_cpu_s).max(NOT_SAMPLED_WORTH_A_NOTE_S);
@@ -86,13 +86,13 @@ fn undone(collected: &Collected) -> f64 {
     if counted_ns > 0.0 { collected.weight_ns() / counted_ns } else { 1.0 }
 }
 
-fn not_sampled(run: &Run, seen: Seen) -> String {
+fn not_sampled(run: &Run, seen: VisiblePart) -> String {
     let whose = match seen {
-        Seen::Agents => {
+        VisiblePart::Agents => {
             "programs without the library (static, musl, with other rights), or threads that were too \
              short, started late or cannot be signalled"
         }
-        Seen::Everything | Seen::UserCode => {
+        VisiblePart::Everything | VisiblePart::UserCode => {
             "processes at their end, when Linux frees their memory (since 6.16 it ends events before that), \
              or processes that had no event for a moment"
         }
@@ -103,7 +103,7 @@ fn not_sampled(run: &Run, seen: Seen) -> String {
 
 /// What of the target can be sampled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Seen {
+enum VisiblePart {
     /// All of it.
     Everything,
     /// All but what the kernel does for it.
@@ -123,18 +123,18 @@ enum Seen {
 ///
 /// Agents' weights are the CPU time of their threads, except for lost samples. Further CPU time of the target was used
 /// by threads without a timer; it is reported separately, and not attributed to other functions.
-fn compensate(run: &mut Run, account: &Account, seen: Seen, sampled_s: Option<f64>) -> f64 {
+fn compensate(run: &mut Run, account: &Account, seen: VisiblePart, sampled_s: Option<f64>) -> f64 {
     let (whole_s, charged) = match seen {
-        Seen::Everything if run.cpu.target_cpu_s > 0.0 => {
+        VisiblePart::Everything if run.cpu.target_cpu_s > 0.0 => {
             (sampled_s.unwrap_or(f64::INFINITY).min(run.cpu.target_cpu_s), account.charged())
         }
-        Seen::Agents if run.cpu.target_cpu_s > 0.0 => {
+        VisiblePart::Agents if run.cpu.target_cpu_s > 0.0 => {
             let with_lost = 1.0 + run.counts.lost as f64 / run.counts.samples.max(1) as f64;
             ((run.cpu.weight_s * with_lost).min(run.cpu.target_cpu_s), account.charged())
         }
         _ => (run.cpu.weight_s, account.charged_by_samples()),
     };
-    if seen != Seen::UserCode {
+    if seen != VisiblePart::UserCode {
         run.cpu.not_sampled_cpu_s = (run.cpu.target_cpu_s - whole_s).max(0.0);
     }
     run.cpu.sampling_cpu_s = (charged.mean_ns * 1e-9).clamp(0.0, MOST_SAMPLING * whole_s);
@@ -142,7 +142,7 @@ fn compensate(run: &mut Run, account: &Account, seen: Seen, sampled_s: Option<f6
     if run.cpu.weight_s > 0.0 { (whole_s - run.cpu.sampling_cpu_s) / run.cpu.weight_s } else { 1.0 }
 }
 
-fn figures_of(end: &Figures, setup: &Setup, sampling: &SamplingSettings, target: String) -> Run {
+fn figures_of(end: &RunFigures, setup: &Setup, sampling: &SamplingSettings, target: String) -> Run {
     Run {
         measure: Measure::CpuTime,
         target,
@@ -205,7 +205,7 @@ fn sample_counts(counts: &Counts) -> SampleCounts {
     }
 }
 
-fn cost_figures(end: &Figures) -> CostFigures {
+fn cost_figures(end: &RunFigures) -> CostFigures {
     let (cost, handler) = (&end.cost, end.handler.clone());
     let handler_ns = handler.as_ref().map(|handler| handler.time);
     CostFigures {
@@ -253,7 +253,7 @@ fn rate_figures(decision: &Decision, part: &PartFigures, history: &[RateChange])
 
 /// Changes of the rate by the law in a part of a run, whose history begins with the rate that was in force.
 fn retunes(history: &[RateChange]) -> u64 {
-    let by_law = [Reason::Retune, Reason::PhaseChange].map(Reason::as_str);
+    let by_law = [RateReason::Retune, RateReason::PhaseChange].map(RateReason::as_str);
     history.iter().skip(1).filter(|change| by_law.contains(&change.reason.as_str())).count() as u64
 }
 
@@ -315,7 +315,7 @@ fn remedy(outcome: Outcome) -> Option<&'static str> {
     }
 }
 
-fn notes(end: &Figures) -> Vec<String> {
+fn notes(end: &RunFigures) -> Vec<String> {
     let mut notes = end.notes.clone();
     let by = &end.part.counts.truncated;
     let truncated = by.total() as f64 / end.part.counts.samples.max(1) as f64;
@@ -351,7 +351,7 @@ mod tests {
         account
     }
 
-    fn compensated(target_cpu_s: f64, weight_s: f64, account: &Account, seen: Seen) -> (f64, Run) {
+    fn compensated(target_cpu_s: f64, weight_s: f64, account: &Account, seen: VisiblePart) -> (f64, Run) {
         let mut run = Run {
             cpu: CpuTimes { target_cpu_s, weight_s, ..CpuTimes::default() },
             counts: SampleCounts { samples: 900, ..SampleCounts::default() },
@@ -363,26 +363,26 @@ mod tests {
 
     #[test]
     fn what_sampling_added_is_taken_out() {
-        let (cpu_s, run) = compensated(10.0, 8.0, &account(1.0), Seen::Everything);
+        let (cpu_s, run) = compensated(10.0, 8.0, &account(1.0), VisiblePart::Everything);
         assert!((cpu_s - 9.0).abs() < 1e-9, "{cpu_s}");
         assert_eq!((run.cpu.sampling_cpu_s, run.cpu.sampling_cpu_se_s), (1.0, 0.25));
     }
 
     #[test]
     fn without_the_kernel_the_samples_are_taken_out_of_the_weights() {
-        let (cpu_s, run) = compensated(10.0, 8.0, &account(1.0), Seen::UserCode);
+        let (cpu_s, run) = compensated(10.0, 8.0, &account(1.0), VisiblePart::UserCode);
         assert!((cpu_s - 7.5).abs() < 1e-9, "{cpu_s}");
         assert_eq!((run.cpu.sampling_cpu_s, run.cpu.sampling_cpu_se_s), (0.5, 0.125));
     }
 
     #[test]
     fn who_has_no_agent_does_not_become_the_others() {
-        let (cpu_s, run) = compensated(10.0, 4.0, &account(0.1), Seen::Agents);
+        let (cpu_s, run) = compensated(10.0, 4.0, &account(0.1), VisiblePart::Agents);
         assert!(
             (cpu_s - 3.9).abs() < 1e-9 && (run.cpu.not_sampled_cpu_s - 6.0).abs() < 1e-9,
             "{cpu_s} {run:?}"
         );
-        let (cpu_s, run) = compensated(10.0, 10.5, &account(0.1), Seen::Agents);
+        let (cpu_s, run) = compensated(10.0, 10.5, &account(0.1), VisiblePart::Agents);
         assert!((cpu_s - 9.9).abs() < 1e-9 && run.cpu.not_sampled_cpu_s == 0.0, "{cpu_s} {run:?}");
         // Samples that were lost are made up for by the others.
         let mut run = Run {
@@ -390,12 +390,12 @@ mod tests {
             counts: SampleCounts { samples: 900, lost: 100, ..SampleCounts::default() },
             ..Run::default()
         };
-        let scale = compensate(&mut run, &account(0.0), Seen::Agents, None);
+        let scale = compensate(&mut run, &account(0.0), VisiblePart::Agents, None);
         assert!(
             (4.5 * scale - 5.0).abs() < 1e-9 && (run.cpu.not_sampled_cpu_s - 5.0).abs() < 1e-9,
             "{run:?}"
         );
-        assert!(not_sampled(&run, Seen::Agents).starts_with("50% of the CPU time was not sampled"));
+        assert!(not_sampled(&run, VisiblePart::Agents).starts_with("50% of the CPU time was not sampled"));
     }
 
     #[test]
@@ -405,7 +405,7 @@ mod tests {
                 cpu: CpuTimes { target_cpu_s: 10.0, weight_s: 7.9, ..CpuTimes::default() },
                 ..Run::default()
             };
-            let scale = compensate(&mut run, &account(0.0), Seen::Everything, Some(sampled_s));
+            let scale = compensate(&mut run, &account(0.0), VisiblePart::Everything, Some(sampled_s));
             assert!((7.9 * scale - (10.0 - not_sampled_s)).abs() < 1e-9, "{scale}");
             assert!((run.cpu.not_sampled_cpu_s - not_sampled_s).abs() < 1e-9, "{run:?}");
         }
@@ -414,7 +414,7 @@ mod tests {
     #[test]
     fn a_cost_above_everything_leaves_a_profile() {
         for (target_cpu_s, weight_s) in [(10.0, 10.0), (0.0, 10.0), (10.0, 0.0), (0.0, 0.0)] {
-            for seen in [Seen::Everything, Seen::UserCode, Seen::Agents] {
+            for seen in [VisiblePart::Everything, VisiblePart::UserCode, VisiblePart::Agents] {
                 let (cpu_s, run) = compensated(target_cpu_s, weight_s, &account(1e6), seen);
                 assert!(cpu_s.is_finite() && (cpu_s > 0.0) == (weight_s > 0.0), "{cpu_s}");
                 assert!(run.cpu.sampling_cpu_s.is_finite() && run.cpu.sampling_cpu_se_s.is_finite());
@@ -447,10 +447,18 @@ mod tests {
     /// The decision's own count goes on from window to window.
     #[test]
     fn only_changes_by_the_law_in_this_part_count_as_retunes() {
-        let change =
-            |at_s, reason: Reason| RateChange { at_s, rate_hz: 100.0, reason: reason.as_str().to_owned() };
-        let reasons =
-            [Reason::Retune, Reason::Retune, Reason::Throttle, Reason::Release, Reason::PhaseChange];
+        let change = |at_s, reason: RateReason| RateChange {
+            at_s,
+            rate_hz: 100.0,
+            reason: reason.as_str().to_owned(),
+        };
+        let reasons = [
+            RateReason::Retune,
+            RateReason::Retune,
+            RateReason::Throttle,
+            RateReason::Release,
+            RateReason::PhaseChange,
+        ];
         let history: Vec<RateChange> =
             reasons.into_iter().zip([0.0, 2.0, 3.0, 4.0, 5.0]).map(|(r, at)| change(at, r)).collect();
         assert_eq!((retunes(&history), retunes(&history[..1]), retunes(&[])), (2, 0, 0));

@@ -6,7 +6,7 @@ use profiler_core::record::RecordFormat;
 
 use crate::cgroup::Cgroup;
 use crate::sys::limits;
-use crate::sys::perf_event::{ClockEvent, Event, Reports, Scope};
+use crate::sys::perf_event::{ClockEvent, Event, EventReports, Scope};
 
 /// What this process may do, and for how many.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -90,6 +90,6 @@ fn trial(kernel: bool) -> ClockEvent {
         stack_bytes: 0,
         user_chain: false,
         kernel,
-        reports: Reports::Own,
+        reports: EventReports::Own,
     }
 }

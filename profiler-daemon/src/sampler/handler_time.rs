@@ -62,7 +62,7 @@ impl RecentSamples {
 
 /// Why there are no times, for the summary.
 #[derive(Debug, thiserror::Error)]
-enum Reason {
+enum NoHandlerTime {
     #[error(transparent)]
     Unavailable(#[from] Unavailable),
     #[error("no handler of the kernel takes the samples")]
@@ -83,7 +83,7 @@ enum Phase {
 
 /// The bursts of a run.
 pub(crate) struct HandlerBursts {
-    tracer: Result<HandlerTracer, Reason>,
+    tracer: Result<HandlerTracer, NoHandlerTime>,
     schedule: BurstSchedule,
     phase: Phase,
     /// Interrupts and records that bursts have cost since the last call of `take_spent`.
@@ -105,8 +105,8 @@ impl HandlerBursts {
     /// Bursts for a run; none before it begins, and none at all where the calibration did not time the handler, since
     /// there would be nothing to compare with.
     pub(crate) fn new(calibrated: bool) -> Self {
-        let tracer = HandlerTracer::find().map_err(Reason::from);
-        let tracer = if calibrated { tracer } else { tracer.and(Err(Reason::NotCalibrated)) };
+        let tracer = HandlerTracer::find().map_err(NoHandlerTime::from);
+        let tracer = if calibrated { tracer } else { tracer.and(Err(NoHandlerTime::NotCalibrated)) };
         let (schedule, phase) = (BurstSchedule::default(), Phase::Resting);
         Self { tracer, schedule, phase, spent: BurstCost::default(), timed: 0, bursts: 0 }
     }
@@ -114,7 +114,7 @@ impl HandlerBursts {
     /// No bursts: the handler itself reports its time with each sample.
     pub(crate) fn by_itself() -> Self {
         let (schedule, phase) = (BurstSchedule::default(), Phase::Resting);
-        let tracer = Err(Reason::ByItself);
+        let tracer = Err(NoHandlerTime::ByItself);
         Self { tracer, schedule, phase, spent: BurstCost::default(), timed: 0, bursts: 0 }
     }
 
@@ -218,8 +218,8 @@ impl HandlerBursts {
     /// For the summary: `measured`, or why not.
     pub(crate) fn outcome(&self) -> String {
         match &self.tracer {
-            Err(Reason::ByItself) if self.timed > 0 => "measured".to_owned(),
-            Err(Reason::ByItself) => "unavailable, because no sample was taken".to_owned(),
+            Err(NoHandlerTime::ByItself) if self.timed > 0 => "measured".to_owned(),
+            Err(NoHandlerTime::ByItself) => "unavailable, because no sample was taken".to_owned(),
             Err(reason) => format!("unavailable, because {reason}"),
             Ok(_) if self.timed > 0 => "measured".to_owned(),
             Ok(_) if self.bursts > 0 => {

@@ -12,7 +12,7 @@ use profiler_core::rate::HandlerTime;
 use profiler_core::sorter::RecordQueue;
 
 use crate::sys::perf_event::Event;
-use crate::sys::ring::Ring;
+use crate::sys::ring::PerfRing;
 use crate::sys::tracefs;
 
 /// Mount points of tracefs: the usual one, and that of older kernels.
@@ -136,7 +136,7 @@ impl HandlerTracer {
 struct CpuTracer {
     entry: Event,
     exit: Event,
-    ring: Ring,
+    ring: PerfRing,
     filtered: bool,
 }
 
@@ -144,7 +144,7 @@ impl CpuTracer {
     fn open(cpu: u32, layout: &TraceLayout) -> io::Result<Self> {
         let [entry, exit] = layout.numbers();
         let (entry, exit) = (Event::tracepoint(cpu, entry)?, Event::tracepoint(cpu, exit)?);
-        let ring = Ring::map(entry.fd(), RING_BYTES)?;
+        let ring = PerfRing::map(entry.fd(), RING_BYTES)?;
         exit.write_into(&entry)?;
         Ok(Self { entry, exit, ring, filtered: false })
     }

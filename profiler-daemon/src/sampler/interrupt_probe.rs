@@ -17,8 +17,8 @@ use profiler_core::sorter::RecordQueue;
 use super::access::Access;
 use crate::standstill::{Interruption, interruptions};
 use crate::sys::affinity;
-use crate::sys::perf_event::{ClockEvent, Event, Reports, Scope};
-use crate::sys::ring::Ring;
+use crate::sys::perf_event::{ClockEvent, Event, EventReports, Scope};
+use crate::sys::ring::PerfRing;
 
 /// Length of a measurement, and period of its samples (ns): ten samples, for 0.02% of a CPU.
 const SPIN_NS: u64 = 1_000_000;
@@ -117,11 +117,11 @@ fn measure(access: Access, cpu: u32) -> io::Result<Vec<f64>> {
         stack_bytes: 0,
         user_chain: true,
         kernel: access.kernel,
-        reports: Reports::Own,
+        reports: EventReports::Own,
     };
     // An event of this thread only: its clock stops while another task runs on the CPU.
     let mut event = Event::clock(Scope::Task { tid: gettid().as_raw() as u32, cpu }, &clock)?;
-    let mut ring = Ring::map(event.fd(), RING_BYTES)?;
+    let mut ring = PerfRing::map(event.fd(), RING_BYTES)?;
     event.enable()?;
     let found = interruptions::<()>(SPIN_NS, LONGER_NS, step, || None);
     event.disable()?;

@@ -22,7 +22,7 @@
 use std::io;
 use std::sync::Arc;
 
-use profiler_core::rate::{ClockBook, Dither, Hit, Slot};
+use profiler_core::rate::{ClockBook, ClockSlot, Dither, Hit};
 use profiler_core::record::{RawRecord, RawSample, Record, RecordFormat};
 use profiler_core::resources::{self, FillRate, OTHER_FILES};
 use profiler_core::unwind::method::Method;
@@ -31,11 +31,11 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use super::access::{Access, OpenError};
 use super::report_sources::{ReportSources, WantedReports};
 use super::rings::Rings;
-use super::shared_reports::{Claim, DrainSummary, SharedReports};
+use super::shared_reports::{DrainSummary, ReportClaim, SharedReports};
 use super::source::{Nature, Source, StartError};
 use crate::cgroup::Cgroup;
 use crate::sys::limits::OnlineCpu;
-use crate::sys::perf_event::{ClockEvent, Event, Reports, Scope};
+use crate::sys::perf_event::{ClockEvent, Event, EventReports, Scope};
 use crate::sys::{clock, limits, procfs};
 
 /// Most clocks that are redrawn at once: each costs a system call.
@@ -69,18 +69,18 @@ pub(crate) struct ClockSettings {
 
 /// What one clock follows on each CPU.
 #[derive(Clone, Debug)]
-enum Followed {
+enum EventScope {
     Everything,
     Group(Arc<Cgroup>),
     Task(u32),
 }
 
 impl Attachment {
-    fn followed(&self) -> Vec<Followed> {
+    fn followed(&self) -> Vec<EventScope> {
         match self {
-            Self::Cpus => vec![Followed::Everything],
-            Self::Cgroup(group) => vec![Followed::Group(Arc::clone(group))],
-            Self::Tasks(tids) => tids.iter().copied().map(Followed::Task).collect(),
+            Self::Cpus => vec![EventScope::Everything],
+            Self::Cgroup(group) => vec![EventScope::Group(Arc::clone(group))],
+            Self::Tasks(tids) => tids.iter().copied().map(EventScope::Task).collect(),
             Self::Inside => Vec::new(),
         }
     }
@@ -93,7 +93,7 @@ impl Attachment {
     }
 }
 
-impl Followed {
+impl EventScope {
     fn scope(&self, cpu: u32) -> Scope<'_> {
         match self {
             Self::Everything => Scope::Cpu(cpu),
@@ -118,9 +118,9 @@ impl ClockSettings {
     }
 }
 
-struct Clock {
+struct EventClock {
     event: Event,
-    slot: Slot,
+    slot: ClockSlot,
     /// The period it was opened with (ns).
     period_ns: u64,
 }
@@ -131,9 +131,9 @@ pub(crate) struct PerfSampler {
     rings: Rings,
     filling: FillRate,
     reports: ReportSources,
-    clocks: Vec<Clock>,
+    clocks: Vec<EventClock>,
     /// Clocks that are about to replace those above, and run already.
-    incoming: Vec<Clock>,
+    incoming: Vec<EventClock>,
     /// How the samples of each event are laid out.
     formats: FxHashMap<u64, RecordFormat>,
     book: ClockBook,
@@ -154,7 +154,7 @@ pub(crate) struct PerfSampler {
 /// The result of opening clocks.
 #[derive(Default)]
 struct Opened {
-    clocks: Vec<Clock>,
+    clocks: Vec<EventClock>,
     /// Live threads that got no clock.
     refused: FxHashSet<u32>,
 }
@@ -164,7 +164,7 @@ pub(crate) enum Drained<'a> {
     /// A record; for a sample, the CPU time it stands for (ns).
     Record(Record<'a>, u64),
     /// A record that several targets read: the one that claims it pays for it.
-    Report(Record<'a>, &'a Claim),
+    Report(Record<'a>, &'a ReportClaim),
     /// This many reports that no target claimed, for this one to pay for.
     Owed(u64),
     /// This many lost records that were not samples.
@@ -226,13 +226,13 @@ impl PerfSampler {
     }
 
     /// For as long as both ran, only what the outgoing ones have counted counts.
-    fn count_closed(&mut self, outgoing: &[Clock]) {
+    fn count_closed(&mut self, outgoing: &[EventClock]) {
         let counted = counted_ns(outgoing).zip(counted_ns(&self.clocks));
         self.closed_ns =
             self.closed_ns.zip(counted).map(|(sum_ns, (old_ns, new_ns))| sum_ns + old_ns - new_ns);
     }
 
-    fn open_and_run(&mut self, followed: &[Followed]) -> Result<FxHashSet<u32>, OpenError> {
+    fn open_and_run(&mut self, followed: &[EventScope]) -> Result<FxHashSet<u32>, OpenError> {
         let Opened { mut clocks, refused } = self.open_clocks(followed)?;
         let ran = self.run(&mut clocks);
         if ran.is_err() {
@@ -242,7 +242,7 @@ impl PerfSampler {
         ran.map(|()| refused).map_err(OpenError::Other)
     }
 
-    fn open_clocks(&mut self, followed: &[Followed]) -> Result<Opened, OpenError> {
+    fn open_clocks(&mut self, followed: &[EventScope]) -> Result<Opened, OpenError> {
         let needed = (followed.len() * self.rings.cpus().len()) as u64;
         let limit = limits::open_files();
         // A quarter of a low limit is enough for everything else that is yet to be opened.
@@ -273,13 +273,13 @@ impl PerfSampler {
         }
     }
 
-    fn open_for(&mut self, followed: &Followed) -> io::Result<Vec<Clock>> {
+    fn open_for(&mut self, followed: &EventScope) -> io::Result<Vec<EventClock>> {
         let settings = self.settings;
         let format = RecordFormat::new(settings.method.copies_stack());
         let reports = match &self.attachment {
-            Attachment::Cpus => Reports::Own,
-            _ if settings.mappings => Reports::SideRecords,
-            _ => Reports::Tasks,
+            Attachment::Cpus => EventReports::Own,
+            _ if settings.mappings => EventReports::SideRecords,
+            _ => EventReports::Tasks,
         };
         let mut clocks = Vec::with_capacity(self.rings.cpus().len());
         for (cpu, owner) in self.rings.owners() {
@@ -298,14 +298,14 @@ impl PerfSampler {
             };
             event.write_into(owner)?;
             self.formats.insert(event.id(), format);
-            let slot = Slot { tid: followed.tid(), cpu };
-            clocks.push(Clock { event, slot, period_ns });
+            let slot = ClockSlot { tid: followed.tid(), cpu };
+            clocks.push(EventClock { event, slot, period_ns });
         }
         Ok(clocks)
     }
 
-    fn run(&mut self, clocks: &mut [Clock]) -> io::Result<()> {
-        for Clock { event, slot, period_ns } in clocks {
+    fn run(&mut self, clocks: &mut [EventClock]) -> io::Result<()> {
+        for EventClock { event, slot, period_ns } in clocks {
             event.enable()?;
             let at_ns = clock::monotonic_ns();
             self.book.started(event.id(), *slot, at_ns, *period_ns, self.settings.period_ns);
@@ -376,7 +376,7 @@ impl Source for PerfSampler {
         }
         let (book, formats) = (&mut self.book, &self.formats);
         let bare = RecordFormat::new(false);
-        let mut take = |report: Option<&Claim>, raw: RawRecord<'_>| {
+        let mut take = |report: Option<&ReportClaim>, raw: RawRecord<'_>| {
             let event = event_of(&raw);
             let format = event.and_then(|event| formats.get(&event)).unwrap_or(&bare);
             handle(match raw.decode(format) {
@@ -435,7 +435,7 @@ impl Source for PerfSampler {
     }
 
     fn attach_more(&mut self, threads: &[u32]) -> Result<(), OpenError> {
-        let tasks: Vec<Followed> = threads.iter().copied().map(Followed::Task).collect();
+        let tasks: Vec<EventScope> = threads.iter().copied().map(EventScope::Task).collect();
         let refused = match self.open_and_run(&tasks) {
             Err(OpenError::TargetGone) => FxHashSet::default(),
             opened => opened?,
@@ -515,7 +515,7 @@ impl Source for PerfSampler {
 
 /// What these clocks of threads, and those that children inherited, have counted (ns); `None` for other clocks, or if
 /// one cannot be read.
-fn counted_ns(clocks: &[Clock]) -> Option<i64> {
+fn counted_ns(clocks: &[EventClock]) -> Option<i64> {
     let each = clocks.iter().map(|clock| {
         clock.slot.tid?;
         i64::try_from(clock.event.count().ok()?).ok()
@@ -531,7 +531,7 @@ fn event_of(raw: &RawRecord<'_>) -> Option<u64> {
 }
 
 /// A record that is not a sample; other targets may read it too.
-fn side_record<'a>(record: Record<'a>, claim: Option<&'a Claim>) -> Drained<'a> {
+fn side_record<'a>(record: Record<'a>, claim: Option<&'a ReportClaim>) -> Drained<'a> {
     match claim {
         Some(claim) => Drained::Report(record, claim),
         None => Drained::Record(record, 0),

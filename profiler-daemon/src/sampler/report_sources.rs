@@ -5,7 +5,7 @@ use std::io;
 
 use super::reporters::Reporters;
 use super::rings::Rings;
-use super::shared_reports::{Reader, SharedReports};
+use super::shared_reports::{ReportReader, SharedReports};
 use crate::sys::limits::OnlineCpu;
 
 /// Sources of records that are no samples.
@@ -14,7 +14,7 @@ pub(super) struct ReportSources {
     own: Reporters,
     /// Reports names, forks and exits for all targets at once, if this sampler shares them.
     shared: Option<SharedReports>,
-    reader: Option<Reader>,
+    reader: Option<ReportReader>,
 }
 
 /// What is to be reported.
@@ -32,7 +32,7 @@ impl ReportSources {
     }
 
     /// The reader of the shared reports, if they are in use.
-    pub(super) fn reader(&self) -> Option<&Reader> {
+    pub(super) fn reader(&self) -> Option<&ReportReader> {
         self.reader.as_ref()
     }
 

@@ -4,7 +4,7 @@
 use std::io;
 
 use super::rings::Rings;
-use crate::sys::perf_event::{Event, Reports, Scope};
+use crate::sys::perf_event::{Event, EventReports, Scope};
 
 /// Running events, each with its CPU.
 #[derive(Default)]
@@ -16,12 +16,12 @@ pub(super) struct Reporters {
 impl Reporters {
     /// From now on names, forks and exits are reported, and mappings, or are not, of the CPUs that have rings.
     pub(super) fn adjust(&mut self, rings: &Rings, tasks: bool, mappings: bool) -> io::Result<()> {
-        fit(&mut self.tasks, rings, tasks, Reports::Tasks)?;
-        fit(&mut self.mappings, rings, mappings, Reports::Mappings)
+        fit(&mut self.tasks, rings, tasks, EventReports::Tasks)?;
+        fit(&mut self.mappings, rings, mappings, EventReports::Mappings)
     }
 }
 
-fn fit(events: &mut Vec<(u32, Event)>, rings: &Rings, wanted: bool, reports: Reports) -> io::Result<()> {
+fn fit(events: &mut Vec<(u32, Event)>, rings: &Rings, wanted: bool, reports: EventReports) -> io::Result<()> {
     events.retain(|(cpu, _)| wanted && rings.cpus().contains(cpu));
     for (cpu, owner) in rings.owners().filter(|_| wanted) {
         if events.iter().all(|(known, _)| *known != cpu) {

@@ -7,9 +7,9 @@ use profiler_core::resources::{MIN_RING_BYTES, ring_bytes};
 use profiler_core::sorter::{RecordQueue, drain_in_order};
 
 use super::access::{Access, OpenError};
-use super::shared_reports::Log;
-use crate::sys::perf_event::{Event, Reports, Scope};
-use crate::sys::ring::{Ring, page_size};
+use super::shared_reports::UnreadReports;
+use crate::sys::perf_event::{Event, EventReports, Scope};
+use crate::sys::ring::{PerfRing, page_size};
 
 /// Below this a ring does not hold the biggest sample. Machines have pages of up to as much.
 const LEAST_RING_BYTES: usize = 64 << 10;
@@ -23,7 +23,7 @@ pub(super) struct Rings {
     owners: Vec<Event>,
     /// Whether the owners are events of whole CPUs.
     cpu_wide: bool,
-    rings: Vec<Ring>,
+    rings: Vec<PerfRing>,
 }
 
 impl Rings {
@@ -53,7 +53,7 @@ impl Rings {
 
     /// Size of the smallest ring (bytes).
     pub(super) fn capacity(&self) -> usize {
-        self.rings.iter().map(Ring::capacity).min().unwrap_or(0)
+        self.rings.iter().map(PerfRing::capacity).min().unwrap_or(0)
     }
 
     /// Replaces the rings of CPUs that went offline with rings of new ones: the kernel ends all events of an offline
@@ -75,7 +75,7 @@ impl Rings {
     fn add(&mut self, cpu: u32) -> io::Result<()> {
         let owner = open_owner(cpu, self.cpu_wide)?;
         let bytes = if self.rings.is_empty() { MIN_RING_BYTES as usize } else { self.capacity() };
-        let ring = Ring::map(owner.fd(), bytes)?;
+        let ring = PerfRing::map(owner.fd(), bytes)?;
         self.cpus.push(cpu);
         self.owners.push(owner);
         self.rings.push(ring);
@@ -91,7 +91,7 @@ impl Rings {
     /// [`Self::drain`] merged with a log; `handle` is told whether each record comes from the log.
     pub(super) fn drain_with(
         &mut self,
-        log: Log<'_>,
+        log: UnreadReports<'_>,
         until_ns: u64,
         mut handle: impl FnMut(bool, RawRecord<'_>),
     ) {
@@ -104,7 +104,7 @@ impl Rings {
 
     /// Bytes written to the fullest ring since the last call.
     pub(super) fn take_most_written(&mut self) -> u64 {
-        self.rings.iter_mut().map(Ring::take_written).max().unwrap_or(0)
+        self.rings.iter_mut().map(PerfRing::take_written).max().unwrap_or(0)
     }
 
     /// Whether a ring holds a record.
@@ -114,14 +114,14 @@ impl Rings {
 
     /// Times that a ring held something that is no record, since the last call.
     pub(super) fn take_damaged(&mut self) -> u64 {
-        self.rings.iter_mut().map(Ring::take_damaged).sum()
+        self.rings.iter_mut().map(PerfRing::take_damaged).sum()
     }
 }
 
 /// Where records come from.
 enum Queue<'a> {
-    Ring(&'a mut Ring),
-    Log(Log<'a>),
+    Ring(&'a mut PerfRing),
+    Log(UnreadReports<'a>),
 }
 
 impl RecordQueue for Queue<'_> {
@@ -142,14 +142,15 @@ impl RecordQueue for Queue<'_> {
 
 fn open_owner(cpu: u32, cpu_wide: bool) -> io::Result<Event> {
     let scope = if cpu_wide { Scope::Cpu(cpu) } else { Scope::Task { tid: std::process::id(), cpu } };
-    Event::silent(scope, Reports::Own)
+    Event::silent(scope, EventReports::Own)
 }
 
 /// Maps a ring for each owner, smaller ones where the kernel refuses the memory.
-fn map_rings(owners: &[Event], targets: usize) -> Result<Vec<Ring>, OpenError> {
+fn map_rings(owners: &[Event], targets: usize) -> Result<Vec<PerfRing>, OpenError> {
     let mut bytes = ring_bytes(owners.len() as u64, targets as u64) as usize;
     loop {
-        let mapped: io::Result<Vec<Ring>> = owners.iter().map(|owner| Ring::map(owner.fd(), bytes)).collect();
+        let mapped: io::Result<Vec<PerfRing>> =
+            owners.iter().map(|owner| PerfRing::map(owner.fd(), bytes)).collect();
         match mapped {
             Ok(rings) => return Ok(rings),
             Err(_) if bytes / 2 >= page_size().max(LEAST_RING_BYTES) => bytes /= 2,

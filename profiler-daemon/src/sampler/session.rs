@@ -37,7 +37,7 @@ pub(crate) use self::cut::Collected;
 use self::lost::Losses;
 use self::members::Members;
 use self::owners::Sampled;
-pub(crate) use self::owners::{Owner, Owners, Share};
+pub(crate) use self::owners::{Owner, OwnerShare, Owners};
 use self::readings::Readings;
 use self::stack_counts::StackCounts;
 use self::stacks::{Chains, StackRead, StackReader};
@@ -96,11 +96,11 @@ pub(crate) struct Session {
     /// Where stacks are counted.
     pub(crate) counted: StackCounts,
     readings: Readings,
-    times: Times,
+    times: SessionTimes,
 }
 
 /// Times of a session (ns of the monotonic clock); `u64::MAX` until known.
-struct Times {
+struct SessionTimes {
     /// When sampling began.
     start_ns: u64,
     /// When another session takes over.
@@ -129,7 +129,7 @@ impl Session {
             stacks: StackReader::new(choice),
             counted: StackCounts::default(),
             readings: Readings::default(),
-            times: Times {
+            times: SessionTimes {
                 start_ns: u64::MAX,
                 end_ns: u64::MAX,
                 range_start_ns: u64::MAX,
@@ -368,7 +368,7 @@ impl Session {
     pub(crate) fn function_parts<N: Eq + Hash>(
         &self,
         name: impl Fn(Frame) -> N,
-    ) -> (Vec<stats::Window>, Vec<Vec<stats::Part>>) {
+    ) -> (Vec<stats::WindowSums>, Vec<Vec<stats::Part>>) {
         self.counted.aggregator.function_parts(name)
     }
 

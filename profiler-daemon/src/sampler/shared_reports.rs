@@ -23,21 +23,21 @@ const AS_OF_TARGETS: usize = 32;
 
 /// The reports that all targets of a daemon share. Clones share them too.
 #[derive(Clone)]
-pub(crate) struct SharedReports(Rc<RefCell<Shared>>);
+pub(crate) struct SharedReports(Rc<RefCell<ReportLog>>);
 
-struct Shared {
+struct ReportLog {
     access: Access,
     /// None while there is no reader.
-    source: Option<Source>,
-    log: VecDeque<Report>,
+    source: Option<ReporterRings>,
+    log: VecDeque<SharedReport>,
     /// Number of the first report in `log`.
     first: u64,
-    readers: Vec<Weak<Place>>,
+    readers: Vec<Weak<ReaderPosition>>,
 }
 
 /// The position of a reader.
 #[derive(Debug, Default)]
-struct Place {
+struct ReaderPosition {
     /// The number of the next report.
     next: Cell<u64>,
     /// Unclaimed reports that it has to pay for.
@@ -46,35 +46,35 @@ struct Place {
     is_done: Cell<bool>,
 }
 
-struct Source {
+struct ReporterRings {
     rings: Rings,
     reporters: Reporters,
     online: Vec<OnlineCpu>,
 }
 
-struct Report {
+struct SharedReport {
     kind: u32,
     misc: u16,
     body: Box<[u8]>,
-    claim: Claim,
+    claim: ReportClaim,
 }
 
 /// Whether a target has claimed the report: that target pays for it, as for what its own events report.
 #[derive(Debug, Default)]
-pub(crate) struct Claim(Cell<bool>);
+pub(crate) struct ReportClaim(Cell<bool>);
 
-impl Claim {
+impl ReportClaim {
     /// A target that reads this report marks it as its own, and so pays for it.
     pub(crate) fn mark_claimed(&self) {
         self.0.set(true);
     }
 }
 
-impl Report {
+impl SharedReport {
     /// Stands for something that is not a record: it cannot be decoded.
     fn damaged() -> Self {
         const FORK: u32 = 7; // `PERF_RECORD_FORK`
-        Self { kind: FORK, misc: 0, body: Box::default(), claim: Claim::default() }
+        Self { kind: FORK, misc: 0, body: Box::default(), claim: ReportClaim::default() }
     }
 }
 
@@ -83,22 +83,22 @@ impl SharedReports {
     pub(crate) fn new(access: Access) -> Self {
         let (log, readers) = (VecDeque::new(), Vec::new());
         let access = Access { targets: AS_OF_TARGETS, ..access };
-        Self(Rc::new(RefCell::new(Shared { access, source: None, log, first: 0, readers })))
+        Self(Rc::new(RefCell::new(ReportLog { access, source: None, log, first: 0, readers })))
     }
 
     /// Reads what is reported from now on.
-    pub(super) fn reader(&self) -> io::Result<Reader> {
+    pub(super) fn reader(&self) -> io::Result<ReportReader> {
         let mut shared = self.0.borrow_mut();
         shared.forget_readers();
         if shared.source.is_none() {
-            shared.source = Some(Source::open(shared.access)?);
+            shared.source = Some(ReporterRings::open(shared.access)?);
         }
         shared.read(u64::MAX);
         let next = Cell::new(shared.first + shared.log.len() as u64);
-        let place = Rc::new(Place { next, ..Place::default() });
+        let place = Rc::new(ReaderPosition { next, ..ReaderPosition::default() });
         shared.readers.push(Rc::downgrade(&place));
         drop(shared);
-        Ok(Reader { shared: self.clone(), place })
+        Ok(ReportReader { shared: self.clone(), place })
     }
 
     /// Memory of the rings (bytes).
@@ -107,7 +107,7 @@ impl SharedReports {
     }
 }
 
-impl Source {
+impl ReporterRings {
     fn open(access: Access) -> io::Result<Self> {
         let online = limits::online();
         let rings = Rings::open(limits::numbers(&online), access).map_err(OpenError::into_io)?;
@@ -117,7 +117,7 @@ impl Source {
     }
 }
 
-impl Shared {
+impl ReportLog {
     /// Takes in what was reported until `until_ns`, and removes what every reader has read. The readers take turns to
     /// pay for reports that no target has claimed.
     fn read(&mut self, until_ns: u64) {
@@ -126,10 +126,15 @@ impl Shared {
             source.rings.drain(until_ns, |_, raw| {
                 let mut body = vec![0; raw.body.len()].into_boxed_slice();
                 if raw.body.clone().read_exact(&mut body).is_ok() {
-                    log.push_back(Report { kind: raw.kind, misc: raw.misc, body, claim: Claim::default() });
+                    log.push_back(SharedReport {
+                        kind: raw.kind,
+                        misc: raw.misc,
+                        body,
+                        claim: ReportClaim::default(),
+                    });
                 }
             });
-            (0..source.rings.take_damaged()).for_each(|_| log.push_back(Report::damaged()));
+            (0..source.rings.take_damaged()).for_each(|_| log.push_back(SharedReport::damaged()));
         }
         let end = self.first + log.len() as u64;
         let read =
@@ -151,7 +156,7 @@ impl Shared {
 
     /// Closes the events if no reader wants more.
     fn rest(&mut self) {
-        let is_done = |place: &Weak<Place>| place.upgrade().is_none_or(|place| place.is_done.get());
+        let is_done = |place: &Weak<ReaderPosition>| place.upgrade().is_none_or(|place| place.is_done.get());
         self.read(u64::MAX);
         if self.readers.iter().all(is_done) {
             self.source = None;
@@ -160,12 +165,12 @@ impl Shared {
 }
 
 /// A target's reader of the reports.
-pub(super) struct Reader {
+pub(super) struct ReportReader {
     shared: SharedReports,
-    place: Rc<Place>,
+    place: Rc<ReaderPosition>,
 }
 
-impl Reader {
+impl ReportReader {
     /// Reopens the events if CPUs have come or gone.
     pub(super) fn renew(&self, online: &[OnlineCpu]) -> io::Result<()> {
         let mut shared = self.shared.0.borrow_mut();
@@ -191,7 +196,7 @@ impl Reader {
         &self,
         rings: &mut Rings,
         until_ns: u64,
-        mut handle: impl FnMut(Option<&Claim>, RawRecord<'_>),
+        mut handle: impl FnMut(Option<&ReportClaim>, RawRecord<'_>),
     ) -> DrainSummary {
         let mut shared = self.shared.0.borrow_mut();
         shared.forget_readers();
@@ -199,7 +204,7 @@ impl Reader {
         let next = &self.place.next;
         let lost = shared.first.saturating_sub(next.get());
         next.set(next.get() + lost);
-        let log = Log { reports: &shared.log, first: shared.first, next };
+        let log = UnreadReports { reports: &shared.log, first: shared.first, next };
         rings.drain_with(log, until_ns, |is_report, raw| {
             let at = next.get().wrapping_sub(shared.first) as usize;
             let claim = shared.log.get(at).filter(|_| is_report).map(|report| &report.claim);
@@ -218,7 +223,7 @@ pub(super) struct DrainSummary {
     pub(super) owed: u64,
 }
 
-impl Drop for Reader {
+impl Drop for ReportReader {
     fn drop(&mut self) {
         // The borrow fails only inside of a read. The last reader closes the events.
         if let Ok(mut shared) = self.shared.0.try_borrow_mut() {
@@ -236,16 +241,16 @@ fn payer(number: u64, readers: usize) -> Option<usize> {
 }
 
 /// What a reader has not yet read.
-pub(super) struct Log<'a> {
-    reports: &'a VecDeque<Report>,
+pub(super) struct UnreadReports<'a> {
+    reports: &'a VecDeque<SharedReport>,
     first: u64,
     next: &'a Cell<u64>,
 }
 
-impl RecordQueue for Log<'_> {
+impl RecordQueue for UnreadReports<'_> {
     fn front(&mut self) -> Option<RawRecord<'_>> {
         let at = usize::try_from(self.next.get().checked_sub(self.first)?).ok()?;
-        let Report { kind, misc, body, .. } = self.reports.get(at)?;
+        let SharedReport { kind, misc, body, .. } = self.reports.get(at)?;
         Some(RawRecord { kind: *kind, misc: *misc, body: RawData::Single(body) })
     }
 
@@ -273,7 +278,7 @@ mod tests {
     }
 
     /// Whoever `claims` does so with these children.
-    fn read(reader: &Reader, rings: &mut Rings, until_ns: u64, claims: bool) -> Read {
+    fn read(reader: &ReportReader, rings: &mut Rings, until_ns: u64, claims: bool) -> Read {
         let mut read = Read::default();
         read.summary = reader.drain_with(rings, until_ns, |claim, raw| {
             read.reports += u64::from(claim.is_some());
@@ -323,15 +328,19 @@ mod tests {
     fn who_is_too_far_behind_is_told_how_much_he_has_lost() {
         let access = Access { cpu_wide: false, kernel: false, targets: 1 };
         let shared = SharedReports::new(access);
-        let place = Rc::new(Place { next: Cell::new(3), ..Place::default() });
-        let report =
-            || Report { kind: 4, misc: 0, body: vec![0; 40].into_boxed_slice(), claim: Claim::default() };
+        let place = Rc::new(ReaderPosition { next: Cell::new(3), ..ReaderPosition::default() });
+        let report = || SharedReport {
+            kind: 4,
+            misc: 0,
+            body: vec![0; 40].into_boxed_slice(),
+            claim: ReportClaim::default(),
+        };
         {
             let mut shared = shared.0.borrow_mut();
             shared.readers.push(Rc::downgrade(&place));
             (shared.first, shared.log) = (10, (0..5).map(|_| report()).collect());
         }
-        let reader = Reader { shared: shared.clone(), place };
+        let reader = ReportReader { shared: shared.clone(), place };
         let Ok(mut rings) = Rings::open(limits::numbers(&limits::online()), access) else {
             return; // perf events are not permitted here
         };
@@ -339,7 +348,7 @@ mod tests {
         let lost =
             reader.drain_with(&mut rings, u64::MAX, |report, _| reports += u64::from(report.is_some())).lost;
         assert_eq!((lost, reports), (7, 5));
-        shared.0.borrow_mut().log.push_back(Report::damaged());
+        shared.0.borrow_mut().log.push_back(SharedReport::damaged());
         let mut damaged = 0;
         reader.drain_with(&mut rings, u64::MAX, |report, raw| {
             let is_told = report.is_some() && raw.decode(&RecordFormat::new(false)).is_err();

@@ -8,7 +8,7 @@ use profiler_core::unwind::method::Method;
 use super::access::OpenError;
 use super::perf::{Attachment, ClockSettings, Drained};
 use super::shared_reports::SharedReports;
-use crate::inject::Refused;
+use crate::inject::InjectionRefused;
 
 /// Why the clocks do not start.
 #[derive(Debug, thiserror::Error)]
@@ -18,7 +18,7 @@ pub(crate) enum StartError {
     Events(#[from] io::Error),
     /// The process cannot take an agent; the message names the process.
     #[error("no agent can be loaded into the process")]
-    Refused(Refused),
+    Refused(InjectionRefused),
 }
 
 /// What a run has to know of its source before it is opened: each item is a question that the code around it asks.

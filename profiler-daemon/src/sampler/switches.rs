@@ -29,12 +29,12 @@ const ALARM: f64 = 0.37;
 #[derive(Default)]
 pub(crate) struct Switches {
     /// Those of each thread since it began, at the last look.
-    seen: FxHashMap<u32, Seen>,
+    seen: FxHashMap<u32, SeenThread>,
     left: Option<Left>,
 }
 
 /// A thread and its count at the last look.
-struct Seen {
+struct SeenThread {
     counter: SwitchCounter,
     switches: u64,
 }
@@ -65,7 +65,7 @@ impl Switches {
             } else {
                 let mut counter = SwitchCounter::new(tid, threads.len() <= FILES_KEPT);
                 let switches = counter.read();
-                self.seen.insert(tid, Seen { counter, switches });
+                self.seen.insert(tid, SeenThread { counter, switches });
             }
         }
         since * threads.len() as u64 / looks.max(1)

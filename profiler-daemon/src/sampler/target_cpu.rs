@@ -33,7 +33,7 @@ const WAITED_EVERY_NS: u64 = 1_000_000_000;
 #[derive(Default)]
 pub(crate) struct TargetCpu {
     whole: Option<WholeAccount>,
-    processes: FxHashMap<u32, Account>,
+    processes: FxHashMap<u32, ProcessAccount>,
     /// Time of ended processes that no live process accounts for (ns).
     ended_ns: u64,
     /// Time of ended processes that a living heir's account (in ticks) does not show yet (ns). Counted for now;
@@ -83,7 +83,7 @@ impl WholeAccount {
 }
 
 #[derive(Clone, Copy, Default)]
-struct Account {
+struct ProcessAccount {
     parent: Option<u32>,
     /// CPU time that it had used when it was adopted (ns).
     base_ns: u64,
@@ -95,7 +95,7 @@ struct Account {
     until_left_ns: Option<u64>,
 }
 
-impl Account {
+impl ProcessAccount {
     /// CPU time since it was followed (ns).
     fn used_ns(&self) -> u64 {
         self.until_left_ns.unwrap_or_else(|| self.life_ns().saturating_sub(self.base_ns))
@@ -132,7 +132,12 @@ impl TargetCpu {
     pub(crate) fn adopt(&mut self, pid: u32) {
         let own_ns = clock::process_cpu_ns(pid).unwrap_or(0);
         let children_ns = procfs::waited_children_cpu_ns(pid);
-        let account = Account { base_ns: own_ns + children_ns, own_ns, children_ns, ..Account::default() };
+        let account = ProcessAccount {
+            base_ns: own_ns + children_ns,
+            own_ns,
+            children_ns,
+            ..ProcessAccount::default()
+        };
         if let Some(before) = self.processes.insert(pid, account) {
             self.ended_ns += before.used_ns(); // the process is back, or its id was reused
         }
@@ -237,7 +242,7 @@ impl TargetCpu {
             }
         }
         let gone = gone.into_iter().collect();
-        let running: u64 = self.processes.values().map(Account::used_ns).sum();
+        let running: u64 = self.processes.values().map(ProcessAccount::used_ns).sum();
         self.total_ns = self.total_ns.max(running + self.ended_ns + self.doubtful_ns);
         (self.total_ns, gone)
     }

@@ -30,7 +30,9 @@ use profiler_core::resources;
 use profiler_core::unwind::method::Method;
 use rustc_hash::FxHashSet;
 
-use agent_memory::{Begun, Found, Memory, SLOTS, SampleHead, Settings, decode, ring_words, words_for};
+use agent_memory::{
+    AgentSettings, Begun, FoundRecord, Memory, SLOTS, SampleHead, decode, ring_words, words_for,
+};
 
 use self::descendants::DescendantCheck;
 pub(crate) use self::injected_agent::Host;
@@ -41,7 +43,7 @@ use self::unannounced::UnannouncedThreads;
 use super::access::OpenError;
 use super::perf::{Attachment, ClockSettings, Drained};
 use super::source::{Nature, Source, StartError};
-use crate::inject::{Meanwhile, Refused};
+use crate::inject::{InjectionRefused, Meanwhile};
 use crate::sys::agent_memory::AgentMemory;
 use crate::sys::maps::regions;
 use crate::sys::{clock, limits, self_copy, signal_cost};
@@ -65,7 +67,7 @@ pub(crate) struct TimerSampler {
     settings: ClockSettings,
     is_stopped: bool,
     dither: Dither,
-    target: Target,
+    target: TargetRecords,
     buffers: Buffers,
     /// The agent that is loaded into a running process.
     agent: Option<InjectedAgent>,
@@ -81,14 +83,14 @@ struct Buffers {
 impl TimerSampler {
     /// Memory for agents; nothing samples yet.
     pub(crate) fn new(settings: ClockSettings, dither: Dither, seed: u64) -> io::Result<Self> {
-        let shared = SharedMemory::new(Settings {
+        let shared = SharedMemory::new(AgentSettings {
             period_ns: settings.period_ns,
             stack_bytes: u64::from(settings.copied_bytes()),
             seed,
             identity: clock::monotonic_ns() ^ u64::from(std::process::id()) << 32,
             may_copy: self_copy::is_permitted(),
             now_ns: clock::monotonic_ns(),
-            ..Settings::default()
+            ..AgentSettings::default()
         })?;
         Ok(Self {
             nature: Self::nature(),
@@ -99,7 +101,7 @@ impl TimerSampler {
             settings,
             is_stopped: false,
             dither,
-            target: Target::default(),
+            target: TargetRecords::default(),
             buffers: Buffers::default(),
             agent: None,
         })
@@ -195,7 +197,7 @@ impl Source for TimerSampler {
             self.agent = Some(agent);
         } else {
             self.shared.reserve(rings).map_err(|error| {
-                StartError::Refused(Refused::Failed(format!(
+                StartError::Refused(InjectionRefused::Failed(format!(
                     "cannot be given memory for the samples ({error}); free some, and try again"
                 )))
             })?;
@@ -349,7 +351,7 @@ impl Drop for TimerSampler {
 
 /// What is needed to interpret records.
 #[derive(Default)]
-struct Target {
+struct TargetRecords {
     /// Processes of the target that have announced themselves.
     known: FxHashSet<u32>,
     /// The process that everything else descends from.
@@ -359,7 +361,7 @@ struct Target {
     at_tick: Option<AtTick>,
 }
 
-impl Target {
+impl TargetRecords {
     fn decode(
         &mut self,
         thread: SlotOwner,
@@ -368,7 +370,7 @@ impl Target {
         handle: &mut dyn FnMut(Drained<'_>),
     ) {
         match decode(words) {
-            Ok(Found::Sample(head, stack)) => {
+            Ok(FoundRecord::Sample(head, stack)) => {
                 bytes.clear();
                 bytes.extend(stack.iter().flat_map(|word| word.to_ne_bytes()));
                 self.time(&head, bytes.len());
@@ -377,10 +379,10 @@ impl Target {
                     head.weight_ns.min(HEAVIEST_NS),
                 ));
             }
-            Ok(Found::Forked(begun)) => {
+            Ok(FoundRecord::Forked(begun)) => {
                 handle(Drained::Record(Record::Fork(self.forked(thread, &begun)), 0));
             }
-            Ok(Found::Executed(begun)) => {
+            Ok(FoundRecord::Executed(begun)) => {
                 // From `vfork`, or from a program without an agent: the process was not announced.
                 if !self.known.contains(&thread.pid) {
                     handle(Drained::Record(Record::Fork(self.forked(thread, &begun)), 0));
@@ -388,7 +390,7 @@ impl Target {
                 let SlotOwner { pid, tid } = thread;
                 handle(Drained::Record(Record::Comm { pid, tid, name: begun.name, exec: true }, 0));
             }
-            Ok(Found::Mappings(_, text, length)) => {
+            Ok(FoundRecord::Mappings(_, text, length)) => {
                 bytes.clear();
                 bytes.extend(text.iter().flat_map(|word| word.to_ne_bytes()));
                 let mapped = regions(&bytes[..length]).filter_map(|region| region.mapped(thread.pid));

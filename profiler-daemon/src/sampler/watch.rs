@@ -6,7 +6,7 @@ use rustc_hash::FxHashSet;
 
 use super::switches::Switches;
 use super::target_cpu::TargetCpu;
-use crate::sys::procfs::{Child, Code};
+use crate::sys::procfs::{Child, CodeMapping};
 use crate::sys::{clock, procfs};
 
 /// Processes whose mappings are read; the rest is estimated from them.
@@ -22,7 +22,7 @@ pub(crate) struct Watch {
     /// The target's processes, parents first.
     processes: Vec<u32>,
     threads: FxHashSet<u32>,
-    code: FxHashSet<Code>,
+    code: FxHashSet<CodeMapping>,
     /// Bytes of stack in use, summed over this many stacks.
     stacks: (f64, u32),
     began: Began,
@@ -102,7 +102,7 @@ impl Watch {
     }
 
     fn look_at_memory(&mut self) {
-        let read: Vec<procfs::Memory> = self
+        let read: Vec<procfs::ProcessMemory> = self
             .processes
             .iter()
             .take(PROCESSES_READ)

@@ -24,7 +24,7 @@ const PATIENCE: Duration = Duration::from_millis(500);
 const QUEUE: usize = 64;
 
 /// Where an answer goes. The requester may have disconnected.
-pub(crate) type Reply<T> = oneshot::Sender<T>;
+pub(crate) type ReplySender<T> = oneshot::Sender<T>;
 
 /// A command to the loop.
 #[derive(Debug)]
@@ -32,15 +32,15 @@ pub(crate) enum DaemonCommand {
     /// Publish how everything is.
     Show,
     /// Watch a target that is not in the settings, for the requested time; answered once processes were scanned for it.
-    Attach(Box<AttachRequest>, Reply<Result<Attached, Refused>>),
+    Attach(Box<AttachRequest>, ReplySender<Result<Attached, CommandRefused>>),
     /// Stop watching such a target; what was sampled is kept.
-    Detach(String, Reply<Result<(), Refused>>),
+    Detach(String, ReplySender<Result<(), CommandRefused>>),
     /// End the windows that are open, and keep them. Answered once they can be read from the store.
-    Flush(Flush, Reply<Result<(), Refused>>),
+    Flush(Flush, ReplySender<Result<(), CommandRefused>>),
     /// Read the settings again. The text says what is in force now.
-    Reload(Reply<Result<String, Refused>>),
+    Reload(ReplySender<Result<String, CommandRefused>>),
     /// Remove every event at once, keep the open windows, and end. Answered once the events are removed.
-    Stop(Reply<()>),
+    Stop(ReplySender<()>),
     /// Files of the store that a reader took for damaged.
     Suspect(Vec<PathBuf>),
 }
@@ -86,7 +86,7 @@ pub(crate) struct Attached {
 
 /// Why the loop refuses a command.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub(crate) enum Refused {
+pub(crate) enum CommandRefused {
     /// There is no such target.
     #[error("no target is called {0}; `sweetspot ctl targets` lists them")]
     Unknown(String),
@@ -139,7 +139,7 @@ impl CommandSender {
     /// # Errors
     ///
     /// If the loop has ended, or has not started.
-    pub(crate) async fn latest(&self) -> Result<Arc<StatusSnapshot>, Refused> {
+    pub(crate) async fn latest(&self) -> Result<Arc<StatusSnapshot>, CommandRefused> {
         let mut latest = self.latest.clone();
         let is_fresh = latest.borrow_and_update().as_ref().is_some_and(|last| last.age_ns() <= FRESH_NS);
         if !is_fresh {
@@ -148,7 +148,7 @@ impl CommandSender {
         }
         let is_there = self.latest.has_changed().is_ok();
         let found = latest.borrow().clone().filter(|_| is_there);
-        found.ok_or(Refused::Stopping)
+        found.ok_or(CommandRefused::Stopping)
     }
 
     /// Sends a command without an answer. It is dropped if the queue is full.
@@ -163,15 +163,15 @@ impl CommandSender {
     /// If the loop has ended, or the queue is full.
     pub(crate) async fn request<T>(
         &self,
-        command: impl FnOnce(Reply<T>) -> DaemonCommand,
-    ) -> Result<T, Refused> {
+        command: impl FnOnce(ReplySender<T>) -> DaemonCommand,
+    ) -> Result<T, CommandRefused> {
         let (reply, answer) = oneshot::channel();
         self.queue.try_send(command(reply)).map_err(|error| match error {
             mpsc::error::TrySendError::Full(_) => {
-                Refused::Busy("too many requests at once; try again".to_owned())
+                CommandRefused::Busy("too many requests at once; try again".to_owned())
             }
-            mpsc::error::TrySendError::Closed(_) => Refused::Stopping,
+            mpsc::error::TrySendError::Closed(_) => CommandRefused::Stopping,
         })?;
-        answer.await.map_err(|_| Refused::Stopping)
+        answer.await.map_err(|_| CommandRefused::Stopping)
     }
 }

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use profile_files::store::{Counters, Waiting};
+use profile_files::store::{Counters, UnmergedFiles};
 use profiler_core::attach::AttachMode;
 use profiler_core::profile::OverheadParts;
 use profiler_core::rate::Decision;
@@ -283,7 +283,7 @@ pub(crate) struct StoreStatus {
     pub(crate) counters: Counters,
     /// Files that wait to be merged.
     #[serde(flatten)]
-    pub(crate) waiting: Waiting,
+    pub(crate) waiting: UnmergedFiles,
 }
 
 /// An export. Windows are counted since the daemon began.

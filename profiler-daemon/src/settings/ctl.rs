@@ -8,7 +8,7 @@ use jiff::Zoned;
 use profile_files::when::When;
 
 use super::{distinct, empty_range};
-use crate::api::Attach;
+use crate::api::AttachBody;
 use crate::cli::{CtlArgs, CtlAttachArgs, CtlCommand, CtlProfileArgs};
 use crate::ctl::{CtlJob, CtlProfile, CtlQuery, CtlTime, TargetList};
 use crate::failure::usage;
@@ -71,7 +71,7 @@ fn time(from: Option<When>, to: Option<When>, duration: Option<Span>) -> Result<
     Ok(CtlTime::Range(from, to))
 }
 
-fn attach(args: CtlAttachArgs) -> Result<Attach> {
+fn attach(args: CtlAttachArgs) -> Result<AttachBody> {
     let seconds = args.duration.seconds();
     if !(seconds > 0.0 && seconds <= 3600.0) {
         return Err(usage(format!(
@@ -80,7 +80,7 @@ fn attach(args: CtlAttachArgs) -> Result<Attach> {
         )));
     }
     let (processes, containers) = (args.processes, args.containers);
-    Ok(Attach {
+    Ok(AttachBody {
         duration_s: Some(seconds),
         name: args.called,
         pid: processes.pid.or(processes.pid_option),

@@ -18,7 +18,7 @@ pub(super) enum Extent {
     Nothing(String),
 }
 
-struct Mark {
+struct FileMark {
     times: u32,
     how: String,
     at_ns: u64,
@@ -26,7 +26,7 @@ struct Mark {
 
 /// What tells a file from others, and what it did.
 #[derive(Default)]
-pub(super) struct Marks(FxHashMap<String, Mark>);
+pub(super) struct Marks(FxHashMap<String, FileMark>);
 
 impl Marks {
     pub(super) fn extent(&self, file: &str, now_ns: u64) -> Extent {
@@ -48,7 +48,7 @@ impl Marks {
             let oldest = self.0.iter().min_by_key(|(_, mark)| mark.at_ns).map(|(file, _)| file.clone());
             oldest.and_then(|file| self.0.remove(&file));
         }
-        self.0.insert(file.to_owned(), Mark { times, how: how.to_owned(), at_ns: now_ns });
+        self.0.insert(file.to_owned(), FileMark { times, how: how.to_owned(), at_ns: now_ns });
         self.extent(file, now_ns)
     }
 }

@@ -4,9 +4,9 @@
 use std::sync::Arc;
 
 use rustc_hash::FxHashMap;
-use symbolizer::{Frame, Reason, Symbolized};
+use symbolizer::{NamedFrame, Reason, Symbolized};
 
-use super::Facts;
+use super::ObjectFacts;
 
 /// The longest request (bytes): the hashes of a file, or addresses.
 pub(super) const LONGEST_REQUEST: usize = 4 << 20;
@@ -23,7 +23,7 @@ const FRAME: usize = 4;
 
 /// To the process.
 #[derive(Clone, PartialEq, prost::Message)]
-pub(super) struct Request {
+pub(super) struct WireRequest {
     #[prost(oneof = "SymbolRequest", tags = "1, 2, 3, 4, 5")]
     pub(super) request: Option<SymbolRequest>,
 }
@@ -35,7 +35,7 @@ pub(super) enum SymbolRequest {
     Confine(Confine),
     /// Read the object that comes with this.
     #[prost(message, tag = "2")]
-    Load(Load),
+    Load(LoadObject),
     /// Name addresses of one that was read.
     #[prost(message, tag = "3")]
     LookUp(LookUp),
@@ -58,7 +58,7 @@ pub(super) struct Confine {
 }
 
 #[derive(Clone, PartialEq, prost::Message)]
-pub(super) struct Load {
+pub(super) struct LoadObject {
     #[prost(uint64, tag = "1")]
     pub(super) number: u64,
     #[prost(string, tag = "2")]
@@ -70,11 +70,11 @@ pub(super) struct Load {
     pub(super) all_bytes: u64,
     /// What it has to hold, where its names are for others too.
     #[prost(message, optional, tag = "5")]
-    pub(super) print: Option<Print>,
+    pub(super) print: Option<WirePrint>,
 }
 
 #[derive(Clone, PartialEq, prost::Message)]
-pub(super) struct Print {
+pub(super) struct WirePrint {
     #[prost(uint64, tag = "1")]
     pub(super) len: u64,
     /// The hashes of its parts, one after another.
@@ -101,7 +101,7 @@ pub(super) struct Nothing {}
 
 /// From the process.
 #[derive(Clone, PartialEq, prost::Message)]
-pub(super) struct Reply {
+pub(super) struct WireReply {
     #[prost(oneof = "SymbolResponse", tags = "1, 2, 3, 4, 5, 6")]
     pub(super) response: Option<SymbolResponse>,
 }
@@ -125,7 +125,7 @@ pub(super) enum SymbolResponse {
     Refused(WireReason),
     /// The names.
     #[prost(message, tag = "6")]
-    Found(Found),
+    Found(WireNames),
 }
 
 #[derive(Clone, PartialEq, prost::Message)]
@@ -167,7 +167,7 @@ pub(super) struct WireReason {
 }
 
 #[derive(Clone, PartialEq, prost::Message)]
-pub(super) struct Found {
+pub(super) struct WireNames {
     /// Names and paths, each once.
     #[prost(string, repeated, tag = "1")]
     texts: Vec<String>,
@@ -191,7 +191,7 @@ pub(super) struct Found {
 pub(super) struct InvalidReply;
 
 impl WireFacts {
-    pub(super) fn of(facts: &Facts, is_another: bool) -> Self {
+    pub(super) fn of(facts: &ObjectFacts, is_another: bool) -> Self {
         Self {
             build_id: facts.build_id.clone(),
             debug_link: facts.debug_link.clone(),
@@ -205,12 +205,12 @@ impl WireFacts {
     }
 
     /// The same; nothing takes more than `most_bytes`, which the process cannot have.
-    pub(super) fn checked(self, most_bytes: u64) -> Result<Facts, InvalidReply> {
+    pub(super) fn checked(self, most_bytes: u64) -> Result<ObjectFacts, InvalidReply> {
         let texts = [&self.build_id, &self.debug_link];
         if texts.iter().any(|text| text.as_ref().is_some_and(|text| text.len() > LONGEST_TEXT)) {
             return Err(InvalidReply);
         }
-        Ok(Facts {
+        Ok(ObjectFacts {
             build_id: self.build_id,
             debug_link: self.debug_link,
             has_debug_info: self.has_debug_info,
@@ -279,7 +279,7 @@ impl<'a> Texts<'a> {
     }
 }
 
-impl Found {
+impl WireNames {
     pub(super) fn of(symbolized: &[Symbolized], facts: WireFacts) -> Self {
         let mut texts = Texts::default();
         let mut found = Self { facts: Some(facts), ..Self::default() };
@@ -320,10 +320,10 @@ impl Found {
         let texts: Vec<Arc<str>> = self.texts.into_iter().map(Arc::from).collect();
         let reasons = self.reasons.into_iter().map(WireReason::checked).collect::<Result<Vec<_>, _>>()?;
         let text = |at: u32| texts.get(at as usize).map(Arc::clone).ok_or(InvalidReply);
-        let frame = |numbers: &[u32]| -> Result<Frame, InvalidReply> {
+        let frame = |numbers: &[u32]| -> Result<NamedFrame, InvalidReply> {
             let &[name, linkage_name, file, line] = numbers else { return Err(InvalidReply) };
             let file = file.checked_sub(1).map(text).transpose()?;
-            Ok(Frame {
+            Ok(NamedFrame {
                 name: text(name)?,
                 linkage_name: text(linkage_name)?,
                 file,
@@ -356,9 +356,9 @@ mod tests {
 
     use super::*;
 
-    fn frame(name: &str, line: Option<u32>) -> Frame {
+    fn frame(name: &str, line: Option<u32>) -> NamedFrame {
         let file = line.map(|_| Arc::from("a.c"));
-        Frame { name: Arc::from(name), linkage_name: Arc::from("_Z"), file, line }
+        NamedFrame { name: Arc::from(name), linkage_name: Arc::from("_Z"), file, line }
     }
 
     fn symbolized() -> Vec<Symbolized> {
@@ -373,13 +373,13 @@ mod tests {
         ]
     }
 
-    fn found() -> Found {
-        Found::of(&symbolized(), WireFacts::default())
+    fn found() -> WireNames {
+        WireNames::of(&symbolized(), WireFacts::default())
     }
 
     #[test]
     fn names_come_out_as_they_went_in_and_equal_texts_are_one() {
-        let found = Found::decode(found().encode_to_vec().as_slice()).unwrap();
+        let found = WireNames::decode(found().encode_to_vec().as_slice()).unwrap();
         assert_eq!((found.texts.len(), found.reasons.len()), (4, 3));
         let came = found.checked(6).unwrap();
         assert_eq!(came, symbolized());
@@ -392,12 +392,12 @@ mod tests {
     #[test]
     fn a_reply_that_contradicts_itself_is_refused() {
         assert_eq!(found().checked(5), Err(InvalidReply));
-        let changed = |change: &dyn Fn(&mut Found)| {
+        let changed = |change: &dyn Fn(&mut WireNames)| {
             let mut found = found();
             change(&mut found);
             found.checked(6)
         };
-        let changes: [&dyn Fn(&mut Found); 9] = [
+        let changes: [&dyn Fn(&mut WireNames); 9] = [
             &|found| found.counts[0] = 3,
             &|found| found.counts[0] = u32::MAX,
             &|found| found.counts[0] = 1,
@@ -417,8 +417,12 @@ mod tests {
 
     #[test]
     fn nobody_takes_more_than_a_process_can() {
-        let facts =
-            Facts { held_bytes: u64::MAX, unit_bytes: 7, warnings: vec![Reason::NotElf], ..Facts::default() };
+        let facts = ObjectFacts {
+            held_bytes: u64::MAX,
+            unit_bytes: 7,
+            warnings: vec![Reason::NotElf],
+            ..ObjectFacts::default()
+        };
         let checked = WireFacts::of(&facts, false).checked(1000).unwrap();
         assert_eq!((checked.held_bytes, checked.unit_bytes), (1000, 7));
         assert_eq!(checked.warnings, [Reason::NotElf]);

@@ -4,7 +4,7 @@
 //! file of the host. So files are read by this program started once more (`sweetspot symbolizer`), without
 //! capabilities and behind a filter of system calls ([`crate::sys::confine`]): it reads descriptors that it
 //! is handed, takes memory, and answers. It opens nothing. Separate debug files are opened by the profiler
-//! ([`OpenFiles`]), and handed over if they begin as ELF files do.
+//! ([`OpenDebugFiles`]), and handed over if they begin as ELF files do.
 //!
 //! Names are read through a [`ReadObject`], wherever the object was read. A file that ends the process, or
 //! keeps it for too long, is read again in a new one, its symbol table alone; if that ends it too, it has no
@@ -35,13 +35,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use symbolizer::{Limits, Object, Reason, Symbolized};
 
 use self::marks::{Extent, Marks};
-use self::message::{Forget, Load, LookUp, MOST_ADDRESSES, SymbolRequest, SymbolResponse, WireFacts};
+use self::message::{Forget, LoadObject, LookUp, MOST_ADDRESSES, SymbolRequest, SymbolResponse, WireFacts};
 use self::print::{Print, Proof};
-pub(crate) use self::running::Allowance;
+pub(crate) use self::running::CpuAllowance;
 use self::running::{Broken, NotStarted, Patience, Question, Running, SymbolizerProgram};
 pub(crate) use self::serve::run;
 pub(crate) use self::unchanged::Unchanged;
-use crate::sys::confine::Bounds;
+use crate::sys::confine::ProcessBounds;
 use crate::sys::{clock, limits};
 
 /// Of the descriptors that this process may have, so large a part may be files of objects, for each sampler.
@@ -82,7 +82,7 @@ const PROGRAM: SymbolizerProgram = SymbolizerProgram {
 
 /// What an object says of itself, and what it takes of memory.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Facts {
+pub(crate) struct ObjectFacts {
     /// Its build id, in hexadecimal.
     pub(crate) build_id: Option<String>,
     /// The name of the separate debug file that it asks for.
@@ -99,7 +99,7 @@ pub(crate) struct Facts {
     pub(crate) unit_bytes: u64,
 }
 
-impl Facts {
+impl ObjectFacts {
     pub(crate) fn of(object: &Object<'_>) -> Self {
         Self {
             build_id: object.build_id().map(str::to_owned),
@@ -114,7 +114,7 @@ impl Facts {
 }
 
 /// Opens the separate debug files of an object, as the process sees them that mapped it.
-pub(crate) trait OpenFiles: Send + Sync {
+pub(crate) trait OpenDebugFiles: Send + Sync {
     /// A regular file of this path.
     fn open(&self, path: &Path) -> Option<File>;
     /// The debug file of this build id, from a server.
@@ -132,7 +132,7 @@ pub(crate) enum ReadObject {
 /// One that was read in this process.
 pub(crate) struct Here {
     object: Object<'static>,
-    facts: Facts,
+    facts: ObjectFacts,
 }
 
 /// One that was read in the symbolizer process.
@@ -141,12 +141,12 @@ pub(crate) struct There {
     /// Of the process, and of the object in it.
     generation: u64,
     number: u64,
-    facts: Facts,
+    facts: ObjectFacts,
     is_partial: bool,
     file: FileName,
     /// Length of the file, and of its separate debug files.
     bytes: u64,
-    files: Arc<dyn OpenFiles>,
+    files: Arc<dyn OpenDebugFiles>,
     proof: Proof,
 }
 
@@ -164,13 +164,13 @@ pub(crate) struct Gone;
 
 impl From<Object<'static>> for ReadObject {
     fn from(object: Object<'static>) -> Self {
-        Self::Here(Box::new(Here { facts: Facts::of(&object), object }))
+        Self::Here(Box::new(Here { facts: ObjectFacts::of(&object), object }))
     }
 }
 
 impl ReadObject {
     /// What it says of itself.
-    pub(crate) fn facts(&self) -> &Facts {
+    pub(crate) fn facts(&self) -> &ObjectFacts {
         match self {
             Self::Here(here) => &here.facts,
             Self::There(there) => &there.facts,
@@ -195,7 +195,7 @@ impl ReadObject {
         match self {
             Self::Here(here) => {
                 let found = here.object.symbolize_more(addresses);
-                here.facts = Facts::of(&here.object);
+                here.facts = ObjectFacts::of(&here.object);
                 Ok(found)
             }
             Self::There(there) => there.look_up(addresses),
@@ -235,7 +235,7 @@ impl Drop for There {
 }
 
 /// An object that is to be read.
-pub(crate) struct Wanted<'a> {
+pub(crate) struct WantedObject<'a> {
     /// Its bytes.
     pub(crate) file: &'a File,
     /// Where it lies in its own view of the file system.
@@ -247,12 +247,12 @@ pub(crate) struct Wanted<'a> {
     /// What it has to hold, where its names are for others too, and who learns that it holds something else.
     pub(crate) print: Option<(&'a Print, Proof)>,
     /// Its separate debug files.
-    pub(crate) files: Arc<dyn OpenFiles>,
+    pub(crate) files: Arc<dyn OpenDebugFiles>,
 }
 
 /// Why an object was not read.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum NotRead {
+pub(crate) enum ObjectNotRead {
     /// It cannot be.
     Reason(Reason),
     /// Reading it has ended the process; less of it is read the next time.
@@ -267,9 +267,9 @@ pub(crate) enum NotRead {
 
 /// The symbolizer process, which is started when there is something to read. Clones are the same.
 #[derive(Clone)]
-pub(crate) struct SymbolProcess(Arc<Shared>);
+pub(crate) struct SymbolProcess(Arc<SharedSymbolizer>);
 
-struct Shared {
+struct SharedSymbolizer {
     program: SymbolizerProgram,
     patience: Patience,
     /// Held as long as a request takes.
@@ -277,7 +277,7 @@ struct Shared {
     /// Objects that nobody needs any more, and could not be dropped at once: their process and number.
     forgotten: Mutex<Vec<(u64, u64)>>,
     status: Mutex<ProcessStatus>,
-    allowance: Mutex<Option<Allowance>>,
+    allowance: Mutex<Option<CpuAllowance>>,
 }
 
 #[derive(Default)]
@@ -322,11 +322,18 @@ impl Default for SymbolProcess {
 impl SymbolProcess {
     fn with(program: SymbolizerProgram, patience: Patience) -> Self {
         let (state, forgotten, status) = (Mutex::default(), Mutex::default(), Mutex::default());
-        Self(Arc::new(Shared { program, patience, state, forgotten, status, allowance: Mutex::default() }))
+        Self(Arc::new(SharedSymbolizer {
+            program,
+            patience,
+            state,
+            forgotten,
+            status,
+            allowance: Mutex::default(),
+        }))
     }
 
     /// From now on it may only take what there is CPU time for.
-    pub(crate) fn pace(&self, allowance: Allowance) {
+    pub(crate) fn pace(&self, allowance: CpuAllowance) {
         *lock(&self.0.allowance) = Some(allowance);
     }
 
@@ -337,34 +344,34 @@ impl SymbolProcess {
     }
 
     /// Reads an object; symbols may take `most_bytes` all in all.
-    pub(crate) fn load(&self, wanted: Wanted<'_>, most_bytes: u64) -> Result<There, NotRead> {
+    pub(crate) fn load(&self, wanted: WantedObject<'_>, most_bytes: u64) -> Result<There, ObjectNotRead> {
         let identity = wanted.identity.unwrap_or_else(|| wanted.path.to_owned());
         let file = FileName { path: wanted.path.to_owned(), identity };
         let mut state = lock(&self.0.state);
         let limits = match state.marks.extent(&file.identity, clock::monotonic_ns()) {
             Extent::All => wanted.limits,
             Extent::Symbols => Limits::of_symbols(wanted.limits.all_bytes),
-            Extent::Nothing(how) => return Err(NotRead::GivenUp(how)),
+            Extent::Nothing(how) => return Err(ObjectNotRead::GivenUp(how)),
         };
         self.be_ready(&mut state, most_bytes)?;
         state.objects += 1;
         let (bytes, proof) = (wanted.file.metadata().map_or(0, |meta| meta.len()), wanted.print.as_ref());
         let print = proof.map(|(print, _)| {
             let (len, parts) = print.parts();
-            message::Print { len, parts }
+            message::WirePrint { len, parts }
         });
         let mut there = There {
             process: self.clone(),
             generation: state.generation,
             number: state.objects,
-            facts: Facts::default(),
+            facts: ObjectFacts::default(),
             is_partial: limits != wanted.limits,
             file,
             bytes,
             files: wanted.files,
             proof: wanted.print.map(|(_, proof)| proof).unwrap_or_default(),
         };
-        let load = SymbolRequest::Load(Load {
+        let load = SymbolRequest::Load(LoadObject {
             number: there.number,
             path: there.file.path.clone(),
             bytes: limits.bytes,
@@ -384,8 +391,8 @@ impl SymbolProcess {
         drop(state); // an object that was not read is forgotten
         match read {
             Ok(Ok(())) => Ok(there),
-            Ok(Err(reason)) => Err(NotRead::Reason(reason)),
-            Err(Gone) => Err(NotRead::Gone),
+            Ok(Err(reason)) => Err(ObjectNotRead::Reason(reason)),
+            Err(Gone) => Err(ObjectNotRead::Gone),
         }
     }
 
@@ -433,10 +440,10 @@ impl SymbolProcess {
     }
 
     /// Has a process run that can be asked.
-    fn be_ready(&self, state: &mut State, most_bytes: u64) -> Result<(), NotRead> {
+    fn be_ready(&self, state: &mut State, most_bytes: u64) -> Result<(), ObjectNotRead> {
         state.unreaped.retain_mut(Running::is_alive);
         if state.is_impossible {
-            return Err(NotRead::Here);
+            return Err(ObjectNotRead::Here);
         }
         let bounds = bounds(most_bytes);
         if state.running.as_mut().is_some_and(|running| running.is_fit(&bounds)) {
@@ -457,7 +464,7 @@ impl SymbolProcess {
             }
         }
         if state.generation > 0 {
-            return Err(NotRead::NoProcess(why));
+            return Err(ObjectNotRead::NoProcess(why));
         }
         state.is_impossible = true;
         tracing::warn!(
@@ -470,7 +477,7 @@ impl SymbolProcess {
         );
         lock(&self.0.status).say(note);
         lock(&self.0.status).obstacle = Some(why);
-        Err(NotRead::Here)
+        Err(ObjectNotRead::Here)
     }
 
     /// A file has ended the process, or kept it for too long: less of it is read the next time.
@@ -551,7 +558,7 @@ impl State {
 
 impl Running {
     /// Whether it can be asked, and has as much room as it may have.
-    fn is_fit(&mut self, bounds: &Bounds) -> bool {
+    fn is_fit(&mut self, bounds: &ProcessBounds) -> bool {
         self.is_alive()
             && self.address_bytes == bounds.address_bytes
             && self.cpu_ns() / 1_000_000_000 < MOST_CPU_S / 2
@@ -583,14 +590,14 @@ fn nonsense() -> Broken {
     Broken("it sent an invalid response".to_owned())
 }
 
-fn bounds(most_bytes: u64) -> Bounds {
+fn bounds(most_bytes: u64) -> ProcessBounds {
     let address_bytes = most_bytes.saturating_mul(2).saturating_add(ADDRESSES_BESIDE);
     let files = FILES_EACH * object_files() as u64 + FILES_BESIDE;
-    Bounds { address_bytes, cpu_s: MOST_CPU_S, files }
+    ProcessBounds { address_bytes, cpu_s: MOST_CPU_S, files }
 }
 
 /// Opens what the process asks for. It could ask for anything, so it gets nothing but ELF files.
-fn open(files: &dyn OpenFiles, question: Question) -> Option<File> {
+fn open(files: &dyn OpenDebugFiles, question: Question) -> Option<File> {
     let file = match question {
         Question::Open(path) if path.len() <= LONGEST_PATH => {
             files.open(Path::new(OsStr::from_bytes(&path)))?

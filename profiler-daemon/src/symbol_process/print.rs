@@ -16,7 +16,7 @@ const LONGEST: u64 = 64 << 20;
 type Hash = [u8; 32];
 
 /// The same for equal files, and for no others: the length, and a hash of the hashes.
-pub(crate) type Key = (u64, Hash);
+pub(crate) type ContentKey = (u64, Hash);
 
 /// What a file held when it was read.
 #[derive(Debug)]
@@ -56,7 +56,7 @@ impl Print {
     }
 
     /// What tells equal files from others.
-    pub(crate) fn key(&self) -> Key {
+    pub(crate) fn key(&self) -> ContentKey {
         (self.len, self.whole)
     }
 }
@@ -69,7 +69,7 @@ fn hash(bytes: &[u8]) -> Hash {
 
 /// A file of which nothing is believed but what has its hash: no time of a file tells what is written into it through a
 /// mapping.
-pub(crate) struct Proven<B> {
+pub(crate) struct ProvenFile<B> {
     bytes: B,
     print: Arc<Print>,
     proof: Proof,
@@ -91,7 +91,7 @@ impl Proof {
     }
 }
 
-impl<B: ReadAt> Proven<B> {
+impl<B: ReadAt> ProvenFile<B> {
     /// `proof` tells, when the bytes were read, whether they were those.
     pub(crate) fn new(bytes: B, print: Arc<Print>, proof: Proof) -> Self {
         Self { bytes, print, proof }
@@ -113,7 +113,7 @@ impl<B: ReadAt> Proven<B> {
     }
 }
 
-impl<B: ReadAt> ReadAt for Proven<B> {
+impl<B: ReadAt> ReadAt for ProvenFile<B> {
     fn len(&self) -> io::Result<u64> {
         Ok(self.print.len)
     }
@@ -162,7 +162,7 @@ mod tests {
             let whole = bytes(len);
             let file = Open(Mutex::new(whole.clone()));
             let print = Arc::new(Print::of(&file).unwrap());
-            let proven = Proven::new(file, print, Proof::default());
+            let proven = ProvenFile::new(file, print, Proof::default());
             let edges = [0, 1, PART - 1, PART, PART + 1, 2 * PART, len / 2, len - 1, len];
             for (start, end) in edges.iter().flat_map(|&start| edges.map(|end| (start, end))) {
                 if start <= end && end <= len {
@@ -180,7 +180,7 @@ mod tests {
         let len = 4 * PART;
         let file = Open(Mutex::new(bytes(len)));
         let print = Arc::new(Print::of(&file).unwrap());
-        let proven = Proven::new(file, print, Proof::default());
+        let proven = ProvenFile::new(file, print, Proof::default());
         proven.bytes.0.lock().unwrap()[(2 * PART) as usize] ^= 1;
         assert!(proven.read_at(0, (2 * PART) as usize).is_ok());
         assert!(proven.proof.holds());
@@ -191,7 +191,7 @@ mod tests {
     #[test]
     fn a_file_that_was_cut_short_is_not_what_it_was() {
         let file = Open(Mutex::new(bytes(2 * PART)));
-        let proven = Proven::new(
+        let proven = ProvenFile::new(
             file,
             Arc::new(Print::of(&Open(Mutex::new(bytes(2 * PART)))).unwrap()),
             Proof::default(),
@@ -211,7 +211,7 @@ mod tests {
         }
         let short = Print::of_parts(PART, &[7; 31]);
         assert!(
-            Proven::new(Open(Mutex::new(bytes(PART))), Arc::new(short), Proof::default())
+            ProvenFile::new(Open(Mutex::new(bytes(PART))), Arc::new(short), Proof::default())
                 .read_at(0, 1)
                 .is_err()
         );

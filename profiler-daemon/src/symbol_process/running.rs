@@ -15,8 +15,10 @@ use nix::sys::wait::{Id, WaitPidFlag, WaitStatus, waitid};
 use nix::unistd::Pid;
 use prost::Message;
 
-use super::message::{Confine, LONGEST_REPLY, Nothing, Reply, Request, SymbolRequest, SymbolResponse};
-use crate::sys::confine::Bounds;
+use super::message::{
+    Confine, LONGEST_REPLY, Nothing, SymbolRequest, SymbolResponse, WireReply, WireRequest,
+};
+use crate::sys::confine::ProcessBounds;
 use crate::sys::{clock, family, passing};
 
 /// How often it is looked whether a request takes too long.
@@ -59,7 +61,7 @@ impl Patience {
 }
 
 /// Says whether the process may go on, told what CPU time it has used since the last call (ns).
-pub(crate) type Allowance = Arc<dyn Fn(u64) -> bool + Send + Sync>;
+pub(crate) type CpuAllowance = Arc<dyn Fn(u64) -> bool + Send + Sync>;
 
 /// How a process is started that serves as [`super::serve::run`] does.
 #[derive(Clone, Debug)]
@@ -95,7 +97,7 @@ pub(super) enum Question {
 impl Running {
     pub(super) fn start(
         program: &SymbolizerProgram,
-        bounds: Bounds,
+        bounds: ProcessBounds,
         patience: Patience,
     ) -> Result<Self, NotStarted> {
         let failed = |error: io::Error| NotStarted(format!("it could not be started ({error})"));
@@ -107,7 +109,7 @@ impl Running {
         let child = family::start(&mut command).map_err(failed)?;
         drop(command); // and with it the other end of the socket
         let mut running = Self { child, socket, address_bytes: bounds.address_bytes };
-        let Bounds { address_bytes, cpu_s, files } = bounds;
+        let ProcessBounds { address_bytes, cpu_s, files } = bounds;
         let confine = SymbolRequest::Confine(Confine { address_bytes, cpu_s, files });
         match running.request(confine, None, patience, None, &mut |_| None) {
             Ok(SymbolResponse::Confined(confined)) if confined.problem.is_empty() => Ok(running),
@@ -137,7 +139,7 @@ impl Running {
     pub(super) fn notify(&self, request: SymbolRequest) {
         let mut waiting = Waiting::new(self, Patience::default(), None);
         let mut wait = || waiting.until(self.socket.as_fd(), PollFlags::POLLOUT);
-        let body = Request { request: Some(request) }.encode_to_vec();
+        let body = WireRequest { request: Some(request) }.encode_to_vec();
         let _ = passing::send(self.socket.as_fd(), &body, None, &mut wait); // the next request finds out
     }
 
@@ -148,7 +150,7 @@ impl Running {
         request: SymbolRequest,
         file: Option<&File>,
         patience: Patience,
-        allowance: Option<Allowance>,
+        allowance: Option<CpuAllowance>,
         answer: &mut dyn FnMut(Question) -> Option<File>,
     ) -> Result<SymbolResponse, Broken> {
         let mut waiting = Waiting::new(self, patience, allowance);
@@ -173,7 +175,7 @@ impl Running {
             let mut wait = || waiting.until(self.socket.as_fd(), PollFlags::POLLIN);
             let received = passing::receive(self.socket.as_fd(), LONGEST_REPLY, &mut wait)?;
             let (body, _) = received.ok_or(io::ErrorKind::UnexpectedEof)?;
-            let reply = Reply::decode(body.as_slice()).map_err(|_| io::ErrorKind::InvalidData)?;
+            let reply = WireReply::decode(body.as_slice()).map_err(|_| io::ErrorKind::InvalidData)?;
             let question = match reply.response.ok_or(io::ErrorKind::InvalidData)? {
                 SymbolResponse::Open(path) => Question::Open(path),
                 SymbolResponse::Fetch(build_id) => Question::Fetch(build_id),
@@ -189,7 +191,7 @@ impl Running {
     }
 
     fn send(&self, request: SymbolRequest, file: Option<&File>, waiting: &mut Waiting) -> io::Result<()> {
-        let body = Request { request: Some(request) }.encode_to_vec();
+        let body = WireRequest { request: Some(request) }.encode_to_vec();
         let mut wait = || waiting.until(self.socket.as_fd(), PollFlags::POLLOUT);
         passing::send(self.socket.as_fd(), &body, file.map(AsFd::as_fd), &mut wait)
     }
@@ -264,7 +266,7 @@ struct Waiting {
     /// Why no more is waited.
     late: Option<String>,
     /// None where it may take what it needs.
-    allowance: Option<Allowance>,
+    allowance: Option<CpuAllowance>,
     /// Whether it is stopped until there is CPU time for it.
     is_stopped: bool,
     /// For how long it was, in this request.
@@ -272,7 +274,7 @@ struct Waiting {
 }
 
 impl Waiting {
-    fn new(running: &Running, patience: Patience, allowance: Option<Allowance>) -> Self {
+    fn new(running: &Running, patience: Patience, allowance: Option<CpuAllowance>) -> Self {
         let (cpu_ns, now) = (running.cpu_ns(), Instant::now());
         let until = now + MOST_PER_CPU * patience.cpu;
         Self {

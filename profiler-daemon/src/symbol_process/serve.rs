@@ -14,12 +14,12 @@ use rustc_hash::FxHashMap;
 use symbolizer::{DebugFiles, Limits, Object, ReadAt, Reason};
 
 use super::message::{
-    Confine, Confined, Found, LONGEST_REPLY, LONGEST_REQUEST, Load, Reply, Request, SymbolRequest,
-    SymbolResponse, WireFacts, WireReason,
+    Confine, Confined, LONGEST_REPLY, LONGEST_REQUEST, LoadObject, SymbolRequest, SymbolResponse, WireFacts,
+    WireNames, WireReason, WireReply, WireRequest,
 };
-use super::print::{Print, Proof, Proven};
-use super::{Facts, Unchanged};
-use crate::sys::confine::{Bounds, confine};
+use super::print::{Print, Proof, ProvenFile};
+use super::{ObjectFacts, Unchanged};
+use crate::sys::confine::{ProcessBounds, confine};
 use crate::sys::{memory, passing};
 
 /// Stack of the thread that reads (bytes); what is not used of it takes nothing.
@@ -39,7 +39,7 @@ pub(crate) fn run() -> Result<()> {
         bail!("the first request is another");
     };
     memory::keep_little();
-    let problem = confine(&Bounds { address_bytes, cpu_s, files }).err();
+    let problem = confine(&ProcessBounds { address_bytes, cpu_s, files }).err();
     channel.send(SymbolResponse::Confined(Confined { problem: problem.clone().unwrap_or_default() }))?;
     if let Some(problem) = problem {
         bail!("the symbolizer process was not permitted {problem}");
@@ -60,12 +60,12 @@ impl Channel {
     fn next(&self) -> io::Result<Option<(SymbolRequest, Option<File>)>> {
         let received = passing::receive(io::stdin().as_fd(), LONGEST_REQUEST, &mut passing::patiently)?;
         let Some((body, file)) = received else { return Ok(None) };
-        let request = Request::decode(body.as_slice()).map_err(io::Error::other)?;
+        let request = WireRequest::decode(body.as_slice()).map_err(io::Error::other)?;
         Ok(Some((request.request.ok_or(io::ErrorKind::InvalidData)?, file)))
     }
 
     fn send(&self, response: SymbolResponse) -> io::Result<()> {
-        let body = Reply { response: Some(response) }.encode_to_vec();
+        let body = WireReply { response: Some(response) }.encode_to_vec();
         passing::send(io::stdin().as_fd(), &body, None, &mut passing::patiently)
     }
 
@@ -96,20 +96,20 @@ impl DebugFiles for RequestedFiles {
 }
 
 /// An object that was read.
-struct Held {
+struct HeldObject {
     object: Object<'static>,
     /// Of one that tells names for others too.
     proof: Proof,
 }
 
-impl Held {
+impl HeldObject {
     fn facts(&self) -> WireFacts {
-        WireFacts::of(&Facts::of(&self.object), !self.proof.holds())
+        WireFacts::of(&ObjectFacts::of(&self.object), !self.proof.holds())
     }
 }
 
 fn serve(channel: &Arc<Channel>) -> Result<()> {
-    let mut objects: FxHashMap<u64, Held> = FxHashMap::default();
+    let mut objects: FxHashMap<u64, HeldObject> = FxHashMap::default();
     while let Some((request, file)) = channel.next()? {
         match request {
             SymbolRequest::Load(load) => {
@@ -139,31 +139,31 @@ fn serve(channel: &Arc<Channel>) -> Result<()> {
     Ok(())
 }
 
-fn read(load: Load, file: Option<File>, channel: &Arc<Channel>) -> Result<Held, Reason> {
+fn read(load: LoadObject, file: Option<File>, channel: &Arc<Channel>) -> Result<HeldObject, Reason> {
     let no_file = || Reason::Unreadable("the symbolizer process has too many files open".to_owned());
     let file = Unchanged::new(file.ok_or_else(no_file)?)?;
     let proof = Proof::default();
     let bytes: Arc<dyn ReadAt> = match load.print {
         Some(print) => {
             let print = Arc::new(Print::of_parts(print.len, &print.parts));
-            Arc::new(Proven::new(file, print, proof.clone()))
+            Arc::new(ProvenFile::new(file, print, proof.clone()))
         }
         None => Arc::new(file),
     };
     let limits = Limits { bytes: load.bytes, all_bytes: load.all_bytes };
     let object =
         Object::load_owned(limits, bytes, Path::new(&load.path), &RequestedFiles(Arc::clone(channel)))?;
-    Ok(Held { object, proof })
+    Ok(HeldObject { object, proof })
 }
 
-fn look_up(held: &mut Held, addresses: &[u64]) -> SymbolResponse {
+fn look_up(held: &mut HeldObject, addresses: &[u64]) -> SymbolResponse {
     let symbolized = held.object.symbolize_more(addresses);
-    let found = Found::of(&symbolized, held.facts());
+    let found = WireNames::of(&symbolized, held.facts());
     if found.encoded_len() < LONGEST_REPLY {
         return SymbolResponse::Found(found);
     }
     let bytes = found.encoded_len() as u64;
     let too_large = Reason::TooLarge { what: "the names of this request".to_owned(), bytes };
     let unknown = vec![symbolizer::Symbolized::Unknown(too_large); addresses.len()];
-    SymbolResponse::Found(Found::of(&unknown, held.facts()))
+    SymbolResponse::Found(WireNames::of(&unknown, held.facts()))
 }

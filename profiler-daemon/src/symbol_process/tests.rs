@@ -24,7 +24,7 @@ fn serve() {
 
 struct NoFiles;
 
-impl OpenFiles for NoFiles {
+impl OpenDebugFiles for NoFiles {
     fn open(&self, _: &Path) -> Option<File> {
         None
     }
@@ -41,7 +41,11 @@ fn library() -> PathBuf {
     path.expect("linked with the C library").into()
 }
 
-fn load_from(process: &SymbolProcess, path: &Path, files: Arc<dyn OpenFiles>) -> Result<There, NotRead> {
+fn load_from(
+    process: &SymbolProcess,
+    path: &Path,
+    files: Arc<dyn OpenDebugFiles>,
+) -> Result<There, ObjectNotRead> {
     load_within(1 << 28, process, path, files)
 }
 
@@ -49,15 +53,16 @@ fn load_within(
     most_bytes: u64,
     process: &SymbolProcess,
     path: &Path,
-    files: Arc<dyn OpenFiles>,
-) -> Result<There, NotRead> {
+    files: Arc<dyn OpenDebugFiles>,
+) -> Result<There, ObjectNotRead> {
     let file = File::open(path).unwrap();
     let path = path.to_str().unwrap();
-    let wanted = Wanted { file: &file, path, identity: None, limits: Limits::default(), print: None, files };
+    let wanted =
+        WantedObject { file: &file, path, identity: None, limits: Limits::default(), print: None, files };
     process.load(wanted, most_bytes)
 }
 
-fn load(process: &SymbolProcess, path: &Path) -> Result<There, NotRead> {
+fn load(process: &SymbolProcess, path: &Path) -> Result<There, ObjectNotRead> {
     load_from(process, path, Arc::new(NoFiles))
 }
 
@@ -163,7 +168,10 @@ fn a_file_that_the_process_stands_still_for_is_read_less_and_less() {
     signal(&process, Signal::SIGSTOP);
     assert_eq!(partial.look_up(&addresses()), Err(Gone));
     let given_up = load(&process, &path).map(|_| ()).unwrap_err();
-    assert!(matches!(&given_up, NotRead::GivenUp(how) if how.contains("made no progress")), "{given_up:?}");
+    assert!(
+        matches!(&given_up, ObjectNotRead::GivenUp(how) if how.contains("made no progress")),
+        "{given_up:?}"
+    );
     assert!(load(&process, &other).is_ok());
     assert_eq!(process.status().broken, 2);
 }
@@ -212,10 +220,10 @@ fn a_file_that_takes_more_memory_than_there_is_ends_its_own_reading_alone() {
     let process = SymbolProcess::default();
     let large = of_symbols(24 << 23);
     let load_large = || load_within(0, &process, large.path(), Arc::new(NoFiles)).map(|_| ());
-    assert_eq!(load_large(), Err(NotRead::Gone));
-    assert_eq!(load_large(), Err(NotRead::Gone));
+    assert_eq!(load_large(), Err(ObjectNotRead::Gone));
+    assert_eq!(load_large(), Err(ObjectNotRead::Gone));
     let given_up = load_large().unwrap_err();
-    assert!(matches!(&given_up, NotRead::GivenUp(how) if how.contains("SIGABRT")), "{given_up:?}");
+    assert!(matches!(&given_up, ObjectNotRead::GivenUp(how) if how.contains("SIGABRT")), "{given_up:?}");
     assert!(is_named(&load(&process, &library()).unwrap().look_up(&addresses())));
     assert_eq!(process.status().broken, 2);
 }
@@ -332,7 +340,7 @@ fn deep_debug_information_is_read_whole() {
 /// Separate debug files: the paths that were asked for, and what they lead to.
 struct Beside(Mutex<Vec<PathBuf>>, PathBuf);
 
-impl OpenFiles for Beside {
+impl OpenDebugFiles for Beside {
     fn open(&self, path: &Path) -> Option<File> {
         lock(&self.0).push(path.to_owned());
         File::open(&self.1).ok()
@@ -352,7 +360,7 @@ fn the_process_is_handed_the_debug_files_that_it_asks_for_and_only_elf_files() {
     }
     for (leads_to, is_given) in [(path.clone(), true), ("/etc/passwd".into(), false)] {
         let files = Arc::new(Beside(Mutex::default(), leads_to));
-        let there = load_from(&process, &path, Arc::clone(&files) as Arc<dyn OpenFiles>).unwrap();
+        let there = load_from(&process, &path, Arc::clone(&files) as Arc<dyn OpenDebugFiles>).unwrap();
         let asked = lock(&files.0).clone();
         assert!(!asked.is_empty(), "{:?}", there.facts);
         let question = Question::Open(asked[0].to_str().unwrap().as_bytes().to_vec());
@@ -365,7 +373,7 @@ fn where_no_process_can_be_had_it_is_said_once_and_symbol_tables_are_read_here()
     for path in ["/nowhere", "/bin/true"] {
         let process = SymbolProcess::with(SymbolizerProgram { path, arguments: &[] }, Patience::default());
         for _ in 0..2 {
-            assert_eq!(load(&process, &library()).map(|_| ()), Err(NotRead::Here), "{path}");
+            assert_eq!(load(&process, &library()).map(|_| ()), Err(ObjectNotRead::Here), "{path}");
         }
         assert_eq!(process.take_notes().len(), 1);
         let status = process.status();

@@ -11,7 +11,7 @@ use profiler_core::sorter::RecordQueue;
 use tokio::io::unix::AsyncFd;
 
 use super::perf_event::Event;
-use super::ring::{Ring, page_size};
+use super::ring::{PerfRing, page_size};
 
 /// Fewest and most switches of a thread after which it rings.
 const SWITCHES: (f64, f64) = (500.0, 4_000.0);
@@ -22,7 +22,7 @@ pub(crate) struct SwitchAlarm {
     switches: u64,
     /// How often it has rung since it began to watch, or was told to go on.
     rings: u32,
-    watched: Vec<Watched>,
+    watched: Vec<WatchedThread>,
     /// Whom to watch, those that cannot be included.
     tids: Vec<u32>,
     silent: bool,
@@ -32,10 +32,10 @@ pub(crate) struct SwitchAlarm {
     wakes: AsyncFd<Descriptor>,
 }
 
-struct Watched {
+struct WatchedThread {
     tid: u32,
     event: Event,
-    ring: Ring,
+    ring: PerfRing,
 }
 
 /// Gives the runtime the descriptor of the set.
@@ -100,20 +100,20 @@ impl SwitchAlarm {
         self.rings
     }
 
-    fn open(&self, tid: u32) -> io::Result<Watched> {
+    fn open(&self, tid: u32) -> io::Result<WatchedThread> {
         let mut event = Event::switch_alarm(tid, self.switches)?;
-        let ring = Ring::map(event.fd(), page_size())?;
+        let ring = PerfRing::map(event.fd(), page_size())?;
         // SAFETY: the descriptor is open as long as the event, which leaves the set when it is closed.
         let fd = unsafe { BorrowedFd::borrow_raw(event.fd()) };
         self.epoll.add(fd, EpollEvent::new(EpollFlags::EPOLLIN, u64::from(tid)))?;
         event.enable()?;
-        Ok(Watched { tid, event, ring })
+        Ok(WatchedThread { tid, event, ring })
     }
 
     /// Whether it has rung since the last call.
     pub(crate) fn take_rung(&mut self) -> bool {
         let mut rung = false;
-        for Watched { ring, .. } in &mut self.watched {
+        for WatchedThread { ring, .. } in &mut self.watched {
             while ring.front().is_some() {
                 ring.pop();
                 rung = true;
@@ -157,7 +157,7 @@ impl SwitchAlarm {
     /// Rings no more until [`watch`](Self::watch).
     pub(crate) fn silence(&mut self) {
         self.silent = true;
-        for Watched { event, .. } in &mut self.watched {
+        for WatchedThread { event, .. } in &mut self.watched {
             let _ = event.disable(); // what cannot be stopped rings once more
         }
     }

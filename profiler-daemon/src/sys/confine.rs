@@ -14,7 +14,7 @@ use seccompiler::{
 
 /// What it may take.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Bounds {
+pub(crate) struct ProcessBounds {
     /// Address space (bytes).
     pub(crate) address_bytes: u64,
     /// CPU time of its whole life (s).
@@ -28,7 +28,7 @@ pub(crate) struct Bounds {
 /// # Errors
 ///
 /// What could not be done.
-pub(crate) fn confine(bounds: &Bounds) -> Result<(), String> {
+pub(crate) fn confine(bounds: &ProcessBounds) -> Result<(), String> {
     close_inherited();
     // Where memory runs out, this process is the first to go.
     let _ = std::fs::write("/proc/self/oom_score_adj", "1000");
@@ -159,10 +159,10 @@ fn filter() -> seccompiler::Result<()> {
     seccompiler::apply_filter(&allowed)
 }
 
-type Rules = BTreeMap<i64, Vec<SeccompRule>>;
+type SeccompRules = BTreeMap<i64, Vec<SeccompRule>>;
 
 fn program(
-    rules: Rules,
+    rules: SeccompRules,
     others: SeccompAction,
     these: SeccompAction,
 ) -> Result<BpfProgram, seccompiler::BackendError> {
@@ -170,9 +170,9 @@ fn program(
     SeccompFilter::new(rules, others, these, machine)?.try_into()
 }
 
-fn allowed() -> Result<Rules, seccompiler::BackendError> {
+fn allowed() -> Result<SeccompRules, seccompiler::BackendError> {
     let plain = ALLOWED.iter().chain(UNKNOWN).map(|call| (*call, Vec::new()));
-    let mut rules: Rules = plain.collect();
+    let mut rules: SeccompRules = plain.collect();
     // Threads, and no processes: those would outlive this one.
     let thread = libc::CLONE_THREAD as u64;
     let conditional = [

@@ -52,12 +52,12 @@ pub(crate) struct ClockEvent {
     /// Whether samples inside the kernel, and its frames, are wanted.
     pub(crate) kernel: bool,
     /// What the event reports beside its samples.
-    pub(crate) reports: Reports,
+    pub(crate) reports: EventReports,
 }
 
 /// What an event writes besides what it is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Reports {
+pub(crate) enum EventReports {
     /// Nothing.
     Own,
     /// Names, forks and exits.
@@ -92,7 +92,7 @@ impl Event {
     }
 
     /// An event that never fires, and writes what it `reports`; it can own a ring.
-    pub(crate) fn silent(scope: Scope<'_>, reports: Reports) -> io::Result<Self> {
+    pub(crate) fn silent(scope: Scope<'_>, reports: EventReports) -> io::Result<Self> {
         let mut builder = Builder::new().kind(Software::DUMMY);
         let attrs = builder.attrs_mut();
         attrs.sample_type = RecordFormat::new(false).sample_type();
@@ -106,7 +106,7 @@ impl Event {
         attrs.__bindgen_anon_1.sample_period = switches;
         attrs.set_exclude_kernel(0); // where switches happen
         attrs.set_exclude_hv(0);
-        Self::open(builder, Scope::Thread(tid), Reports::Wakes)
+        Self::open(builder, Scope::Thread(tid), EventReports::Wakes)
     }
 
     /// Counts how often a CPU is switched from a task of a control group to one outside of it, or of another group within
@@ -118,7 +118,7 @@ impl Event {
         attrs.config = u64::from(PERF_COUNT_SW_CGROUP_SWITCHES); // since Linux 5.13
         attrs.set_exclude_kernel(0);
         attrs.set_exclude_hv(0);
-        Self::open(builder, Scope::Cgroup { folder, cpu }, Reports::Own)
+        Self::open(builder, Scope::Cgroup { folder, cpu }, EventReports::Own)
     }
 
     /// A tracepoint of one CPU, not yet running: a record each time it is passed. `number` is its number in tracefs.
@@ -131,17 +131,17 @@ impl Event {
         attrs.sample_type = handler_trace::SAMPLE_TYPE;
         attrs.set_exclude_kernel(0);
         attrs.set_exclude_hv(0);
-        Self::open(builder, Scope::Cpu(cpu), Reports::Own)
+        Self::open(builder, Scope::Cpu(cpu), EventReports::Own)
     }
 
-    fn open<'a>(mut builder: Builder<'a>, scope: Scope<'a>, reports: Reports) -> io::Result<Self> {
+    fn open<'a>(mut builder: Builder<'a>, scope: Scope<'a>, reports: EventReports) -> io::Result<Self> {
         let attrs = builder.attrs_mut();
         attrs.set_sample_id_all(1);
         attrs.set_use_clockid(1);
         attrs.clockid = libc::CLOCK_MONOTONIC;
         attrs.read_format = 0;
         attrs.set_disabled(1);
-        if reports == Reports::Wakes {
+        if reports == EventReports::Wakes {
             attrs.__bindgen_anon_2.wakeup_events = 1;
         } else {
             // Nobody waits for a wake-up: the rings are drained before they can fill. A wake-up would be one
@@ -149,11 +149,11 @@ impl Event {
             attrs.set_watermark(1);
             attrs.__bindgen_anon_2.wakeup_watermark = u32::MAX;
         }
-        if matches!(reports, Reports::Mappings | Reports::SideRecords) {
+        if matches!(reports, EventReports::Mappings | EventReports::SideRecords) {
             attrs.set_mmap(1);
             attrs.set_mmap2(1);
         }
-        if matches!(reports, Reports::Tasks | Reports::SideRecords) {
+        if matches!(reports, EventReports::Tasks | EventReports::SideRecords) {
             attrs.set_comm(1);
             attrs.set_comm_exec(1);
             attrs.set_task(1);

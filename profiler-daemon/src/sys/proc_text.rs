@@ -5,7 +5,7 @@
 
 /// Who a process is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Identity {
+pub(crate) struct ProcessIdentity {
     /// Its number as it sees it itself, in the innermost of the namespaces that it is in.
     pub(crate) pid: u32,
     /// The user that its files belong to, by our count.
@@ -13,12 +13,12 @@ pub(crate) struct Identity {
 }
 
 /// Who a process is, by its `status`.
-pub(crate) fn identity_in(status: &[u8]) -> Option<Identity> {
+pub(crate) fn identity_in(status: &[u8]) -> Option<ProcessIdentity> {
     let pid =
         field(status, "NSpid:").or_else(|| field(status, "Pid:"))?.split_ascii_whitespace().next_back()?;
     // Real, effective, saved, and that of files.
     let user = field(status, "Uid:")?.split_ascii_whitespace().nth(3)?;
-    Some(Identity { pid: pid.parse().ok()?, user: user.parse().ok()? })
+    Some(ProcessIdentity { pid: pid.parse().ok()?, user: user.parse().ok()? })
 }
 
 /// Context switches of both kinds, by a `status`.
@@ -37,17 +37,18 @@ fn field<'a>(status: &'a [u8], name: &str) -> Option<&'a str> {
 /// Where the code and the stack of a program were put when it was begun: at random, so that another one, or the same begun again, is
 /// elsewhere.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Image([u64; 3]);
+pub(crate) struct ProgramPlacement([u64; 3]);
 
 /// That of a `stat` line; `None` where the first thread has ended, which the line is about.
-pub(crate) fn image_in(stat: &[u8]) -> Option<Image> {
+pub(crate) fn image_in(stat: &[u8]) -> Option<ProgramPlacement> {
     let mut fields = behind_name(stat).skip(23).map_while(|field| field.parse().ok());
-    Some(Image([fields.next()?, fields.next()?, fields.next()?])).filter(|image| *image != Image::default())
+    Some(ProgramPlacement([fields.next()?, fields.next()?, fields.next()?]))
+        .filter(|image| *image != ProgramPlacement::default())
 }
 
 /// What a thread is doing as far as signals matter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Call {
+pub(crate) enum SystemCall {
     /// It runs, or waits in no system call.
     None,
     /// It waits in this one, which has these arguments.
@@ -55,17 +56,17 @@ pub(crate) enum Call {
 }
 
 /// That of a `syscall`.
-pub(crate) fn call_in(text: &str) -> Option<Call> {
+pub(crate) fn call_in(text: &str) -> Option<SystemCall> {
     let mut words = text.split_ascii_whitespace();
     let number = match words.next()? {
-        "running" | "-1" => return Some(Call::None),
+        "running" | "-1" => return Some(SystemCall::None),
         number => number.parse().ok()?,
     };
     let mut arguments = [0; 6];
     for argument in &mut arguments {
         *argument = u64::from_str_radix(words.next()?.trim_start_matches("0x"), 16).ok()?;
     }
-    Some(Call::Number(number, arguments))
+    Some(SystemCall::Number(number, arguments))
 }
 
 /// `utime + stime` of a `stat` line, in ticks.
@@ -136,7 +137,7 @@ mod tests {
             let line = format!("7 (a b) S 1 7 7 0 -1 4194560 10 20 0 0 5 6 70 8 20 0 1 0 100 9 9 9 {code} 0");
             image_in(line.as_bytes())
         };
-        assert_eq!(stat("4096 8192 77"), Some(Image([4096, 8192, 77])));
+        assert_eq!(stat("4096 8192 77"), Some(ProgramPlacement([4096, 8192, 77])));
         assert!(stat("4096 8192 78") != stat("4096 8192 77") && stat("4096").is_none());
         assert_eq!((stat("0 0 0"), image_in(b"")), (None, None));
     }
@@ -144,8 +145,11 @@ mod tests {
     #[test]
     fn a_call_is_read_with_its_arguments() {
         let poll = "7 0x7ffd 0x1 0x14 0x0 0x8 0xffffffffffffffff 0x7ffe 0x7fff\n";
-        assert_eq!(call_in(poll), Some(Call::Number(7, [0x7ffd, 1, 0x14, 0, 8, u64::MAX])));
-        assert_eq!((call_in("running\n"), call_in("-1 0x1 0x2\n")), (Some(Call::None), Some(Call::None)));
+        assert_eq!(call_in(poll), Some(SystemCall::Number(7, [0x7ffd, 1, 0x14, 0, 8, u64::MAX])));
+        assert_eq!(
+            (call_in("running\n"), call_in("-1 0x1 0x2\n")),
+            (Some(SystemCall::None), Some(SystemCall::None))
+        );
         assert_eq!((call_in(""), call_in("7 0x1\n"), call_in("x 0x1\n")), (None, None, None));
     }
 
@@ -164,8 +168,11 @@ mod tests {
 
     #[test]
     fn a_process_is_known_whatever_it_is_called() {
-        assert_eq!(identity_in(STATUS), Some(Identity { pid: 3, user: 4 }));
-        assert_eq!(identity_in(b"Name:\ta\nPid:\t9\nUid:\t0\t0\t0\t0\n"), Some(Identity { pid: 9, user: 0 }));
+        assert_eq!(identity_in(STATUS), Some(ProcessIdentity { pid: 3, user: 4 }));
+        assert_eq!(
+            identity_in(b"Name:\ta\nPid:\t9\nUid:\t0\t0\t0\t0\n"),
+            Some(ProcessIdentity { pid: 9, user: 0 })
+        );
         for none in [&b""[..], b"Pid:\t9\n", b"NSpid:\nUid:\t0\t0\t0\t0\n", b"Pid:\t9\nUid:\t0\t0\t0\n"] {
             assert_eq!(identity_in(none), None, "{}", none.escape_ascii());
         }

@@ -11,7 +11,7 @@ use profiler_core::record::Mapped;
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::maps::{MappedCode, regions};
-pub(crate) use super::proc_text::{Call, Identity, Image};
+pub(crate) use super::proc_text::{ProcessIdentity, ProgramPlacement, SystemCall};
 use super::proc_text::{
     call_in, children_ticks, identity_in, image_in, is_zombie_in, machine_ticks_in, own_ticks, switches_in,
     thread_count_in,
@@ -33,7 +33,7 @@ pub(crate) fn has_thread(pid: u32, tid: u32) -> bool {
 }
 
 /// The system call that a thread waits in; `None` once it is gone, and where we may not know.
-pub(crate) fn thread_call(pid: u32, tid: u32) -> Option<Call> {
+pub(crate) fn thread_call(pid: u32, tid: u32) -> Option<SystemCall> {
     call_in(&std::fs::read_to_string(format!("/proc/{pid}/task/{tid}/syscall")).ok()?)
 }
 
@@ -44,7 +44,7 @@ pub(crate) fn thread_cpu_ms(pid: u32, tid: u32) -> u64 {
 }
 
 /// Where the program of a process is; `None` once it is gone.
-pub(crate) fn image(pid: u32) -> Option<Image> {
+pub(crate) fn image(pid: u32) -> Option<ProgramPlacement> {
     image_in(&std::fs::read(format!("/proc/{pid}/stat")).ok()?)
 }
 
@@ -65,7 +65,7 @@ pub(crate) fn name_and_parent(pid: u32) -> Option<(String, u32)> {
 }
 
 /// Who a process is; `None` once it is gone.
-pub(crate) fn identity(pid: u32) -> Option<Identity> {
+pub(crate) fn identity(pid: u32) -> Option<ProcessIdentity> {
     identity_in(&std::fs::read(format!("/proc/{pid}/status")).ok()?)
 }
 
@@ -172,20 +172,20 @@ fn maps(process: &Process) -> Result<Vec<u8>, procfs::ProcError> {
 }
 
 /// Where code is mapped: address, length and inode.
-pub(crate) type Code = (u64, u64, u64);
+pub(crate) type CodeMapping = (u64, u64, u64);
 
 /// What a look at the memory of a process tells.
 #[derive(Debug, Default)]
-pub(crate) struct Memory {
+pub(crate) struct ProcessMemory {
     /// The code that is mapped.
-    pub(crate) code: Vec<Code>,
+    pub(crate) code: Vec<CodeMapping>,
     /// Bytes of stack in use, of threads that wait: where those that run have theirs, nobody can tell without
     /// stopping them.
     pub(crate) stacks: Vec<u64>,
 }
 
 /// The memory of a process, with the stacks of so many of its threads; `None` where it is gone or not ours to read.
-pub(crate) fn memory(pid: u32, stacks: usize) -> Option<Memory> {
+pub(crate) fn memory(pid: u32, stacks: usize) -> Option<ProcessMemory> {
     let text = maps(&open(pid)?).ok()?;
     let executable = regions(&text).filter(|region| region.executable);
     let code = executable.map(|region| (region.start, region.end - region.start, region.file.inode));
@@ -194,7 +194,7 @@ pub(crate) fn memory(pid: u32, stacks: usize) -> Option<Memory> {
         Some(stack.end - stack_pointer)
     };
     let threads = threads(pid).into_iter().take(stacks);
-    Some(Memory {
+    Some(ProcessMemory {
         code: code.collect(),
         stacks: threads.filter_map(stack_pointer).filter_map(in_use).collect(),
     })
@@ -340,7 +340,7 @@ mod tests {
     #[test]
     fn this_process_has_an_identity_and_switches() {
         let user = nix::unistd::geteuid().as_raw();
-        assert_eq!(identity(std::process::id()), Some(Identity { pid: std::process::id(), user }));
+        assert_eq!(identity(std::process::id()), Some(ProcessIdentity { pid: std::process::id(), user }));
         let (own, none) = ([std::process::id()], [u32::MAX]);
         assert!(context_switches(own[0]) > 0);
         assert!((0.0..f64::INFINITY).contains(&age_s(own[0])), "{}", age_s(own[0]));

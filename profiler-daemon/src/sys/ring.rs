@@ -12,7 +12,7 @@ use profiler_core::sorter::RecordQueue;
 const HEADER_BYTES: usize = 8;
 
 /// A ring buffer in memory shared with the kernel: a page of positions, then the data.
-pub(crate) struct Ring {
+pub(crate) struct PerfRing {
     map: MmapMut,
     /// Offset of the data in `map`: one page.
     data_offset: usize,
@@ -28,7 +28,7 @@ pub(crate) struct Ring {
     damaged: u64,
 }
 
-impl Ring {
+impl PerfRing {
     /// Maps a ring of `data_len` bytes (a power of two pages) for the event with descriptor `fd`.
     pub(crate) fn map(fd: RawFd, data_len: usize) -> io::Result<Self> {
         let page = page_size();
@@ -114,7 +114,7 @@ impl Ring {
     }
 }
 
-impl RecordQueue for Ring {
+impl RecordQueue for PerfRing {
     fn front(&mut self) -> Option<RawRecord<'_>> {
         let (kind, misc, size) = self.header()?;
         let body = self.bytes(self.tail + HEADER_BYTES as u64, size - HEADER_BYTES);

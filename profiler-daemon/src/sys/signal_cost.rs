@@ -33,7 +33,7 @@ pub(crate) struct Handled {
 static TAKEN: Mutex<()> = Mutex::new(());
 
 /// A signal with a handler that looks at the clock, and a timer on the calling thread's CPU time that sends it.
-pub(crate) struct Signals {
+pub(crate) struct TimedSignal {
     timer: libc::timer_t,
     signal: libc::c_int,
     before: libc::sigaction,
@@ -42,7 +42,7 @@ pub(crate) struct Signals {
     _taken: MutexGuard<'static, ()>,
 }
 
-impl Signals {
+impl TimedSignal {
     /// Sends one each time that so much CPU time has passed (ns).
     ///
     /// # Errors
@@ -97,7 +97,7 @@ impl Signals {
     }
 }
 
-impl Drop for Signals {
+impl Drop for TimedSignal {
     fn drop(&mut self) {
         // SAFETY: the timer is ours; the action is the one that was in force.
         unsafe {
@@ -121,7 +121,7 @@ mod tests {
     #[test]
     fn the_last_signal_is_told_once() {
         let begun_ns = clock::monotonic_ns();
-        let mut signals = Signals::each(2 * tick_ns()).unwrap();
+        let mut signals = TimedSignal::each(2 * tick_ns()).unwrap();
         let last = loop {
             if let Some(last) = signals.last() {
                 break last;

@@ -6,10 +6,10 @@ use std::sync::Arc;
 
 use gimli::{Error, LittleEndian, Reader, ReaderOffsetId};
 
-use crate::source::Source;
+use crate::source::ByteSource;
 
 /// A section.
-pub(super) struct Section<'s> {
+pub(super) struct DwarfSection<'s> {
     contents: Contents<'s>,
     len: usize,
     /// Whether an address of zero is that of code which the linker has dropped, as in lines.
@@ -20,7 +20,7 @@ enum Contents<'s> {
     Held(Arc<[u8]>),
     /// In a file, from this offset on, read in pieces of this length.
     Stored {
-        source: Source<'s>,
+        source: ByteSource<'s>,
         start: u64,
         piece: usize,
     },
@@ -33,16 +33,16 @@ enum Contents<'s> {
 
 /// Bytes of a section that are in memory, from some offset on.
 struct Piece<'s> {
-    section: Arc<Section<'s>>,
+    section: Arc<DwarfSection<'s>>,
     bytes: Arc<[u8]>,
 }
 
-impl<'s> Section<'s> {
+impl<'s> DwarfSection<'s> {
     pub(super) fn held(bytes: Vec<u8>) -> Self {
         Self { len: bytes.len(), contents: Contents::Held(bytes.into()), is_zero_dropped: false }
     }
 
-    pub(super) fn stored(source: Source<'s>, start: u64, len: usize, piece: usize) -> Self {
+    pub(super) fn stored(source: ByteSource<'s>, start: u64, len: usize, piece: usize) -> Self {
         Self { contents: Contents::Stored { source, start, piece }, len, is_zero_dropped: false }
     }
 
@@ -99,7 +99,7 @@ impl<'s> Section<'s> {
 
 /// Bytes of a section that are yet to be read.
 #[derive(Clone)]
-pub(super) struct Bytes<'s> {
+pub(super) struct SectionReader<'s> {
     piece: Arc<Piece<'s>>,
     /// Of the piece, the bytes that come next.
     from: usize,
@@ -113,9 +113,9 @@ fn eof(at: usize) -> Error {
     Error::UnexpectedEof(ReaderOffsetId(at as u64))
 }
 
-impl<'s> Bytes<'s> {
+impl<'s> SectionReader<'s> {
     /// All bytes of a section.
-    pub(super) fn new(section: &Arc<Section<'s>>) -> Self {
+    pub(super) fn new(section: &Arc<DwarfSection<'s>>) -> Self {
         let bytes =
             if let Contents::Held(bytes) = &section.contents { Arc::clone(bytes) } else { Arc::new([]) };
         let (to, end) = (bytes.len(), section.len);
@@ -168,13 +168,13 @@ impl<'s> Bytes<'s> {
     }
 }
 
-impl fmt::Debug for Bytes<'_> {
+impl fmt::Debug for SectionReader<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}..{}", self.at, self.end)
     }
 }
 
-impl Reader for Bytes<'_> {
+impl Reader for SectionReader<'_> {
     type Endian = LittleEndian;
     type Offset = usize;
 
@@ -319,9 +319,9 @@ mod tests {
     proptest! {
         #[test]
         fn pieces_of_any_length_read_as_the_whole(bytes in prop::collection::vec(0_u8..8, 0..60), piece in 1_usize..9, len in 0_usize..20) {
-            let source: Source<'_> = Source::Borrowed(&bytes);
-            let stored = Bytes::new(&Arc::new(Section::stored(source, 0, bytes.len(), piece)));
-            let held = Bytes::new(&Arc::new(Section::held(bytes.clone())));
+            let source: ByteSource<'_> = ByteSource::Borrowed(&bytes);
+            let stored = SectionReader::new(&Arc::new(DwarfSection::stored(source, 0, bytes.len(), piece)));
+            let held = SectionReader::new(&Arc::new(DwarfSection::held(bytes.clone())));
             let slice = EndianSlice::new(&bytes, LittleEndian);
             prop_assert_eq!(said(&stored, len), said(&slice, len));
             prop_assert_eq!(said(&held, len), said(&slice, len));
@@ -331,17 +331,17 @@ mod tests {
     #[test]
     fn between_parts_there_is_filler() {
         let parts = vec![(2, Arc::from([7, 8])), (6, Arc::from([9]))];
-        let section = Section::of_parts(parts, Arc::from([1]), 8);
-        let all = Bytes::new(&Arc::new(section));
+        let section = DwarfSection::of_parts(parts, Arc::from([1]), 8);
+        let all = SectionReader::new(&Arc::new(section));
         assert_eq!(&*all.part(2, 2).unwrap().to_slice().unwrap(), [7, 8]);
         assert_eq!(&*all.part(4, 4).unwrap().to_slice().unwrap(), [1, 1, 9, 1]);
     }
 
     #[test]
     fn lines_at_zero_are_of_dropped_code() {
-        let mut section = Section::held(vec![0; 16]);
+        let mut section = DwarfSection::held(vec![0; 16]);
         section.is_zero_dropped = true;
-        assert_eq!(Bytes::new(&Arc::new(section)).read_address(8), Ok(u64::MAX));
-        assert_eq!(Bytes::new(&Arc::new(Section::held(vec![0; 16]))).read_address(8), Ok(0));
+        assert_eq!(SectionReader::new(&Arc::new(section)).read_address(8), Ok(u64::MAX));
+        assert_eq!(SectionReader::new(&Arc::new(DwarfSection::held(vec![0; 16]))).read_address(8), Ok(0));
     }
 }

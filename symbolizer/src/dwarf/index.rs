@@ -15,7 +15,7 @@ const BYTES_PER_LINE_BYTE: u64 = 10;
 
 /// An object's units, in the order of their offsets.
 #[derive(Default)]
-pub(super) struct Index {
+pub(super) struct UnitOffsets {
     offsets: Vec<usize>,
     /// The end of the last unit.
     end: usize,
@@ -34,7 +34,7 @@ struct UnitRange {
     unit: usize,
 }
 
-impl Index {
+impl UnitOffsets {
     /// Finds the units, and reads the root entry of each for its ranges.
     pub(super) fn read(dwarf: &Dwarf<'_>) -> Self {
         let mut index = Self::of_headers(dwarf, |index, header| {
@@ -139,7 +139,7 @@ impl Index {
     }
 }
 
-type Header<'s> = gimli::UnitHeader<super::bytes::Bytes<'s>>;
+type Header<'s> = gimli::UnitHeader<super::bytes::SectionReader<'s>>;
 
 /// The bytes of a unit's entries.
 pub(super) fn entry_bytes(unit: &Unit<'_>) -> u64 {

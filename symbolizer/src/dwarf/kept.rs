@@ -4,21 +4,21 @@ use std::sync::Arc;
 
 use rustc_hash::FxHashMap;
 
-use super::Place;
-use super::bytes::Bytes;
+use super::UnitPlace;
+use super::bytes::SectionReader;
 use super::names::FunctionName;
 
 /// What names are read from: a unit, all of whose bytes are in memory.
-pub(super) type Unit<'s> = gimli::Unit<Bytes<'s>>;
+pub(super) type Unit<'s> = gimli::Unit<SectionReader<'s>>;
 /// An entry: where its unit is, and the two offsets.
-pub(super) type Entry = (Place, usize, usize);
+pub(super) type EntryPlace = (UnitPlace, usize, usize);
 
 /// What one reader has read, or could not read.
-pub(super) struct Kept<'s> {
+pub(super) struct KeptUnits<'s> {
     /// One for each unit.
-    pub(super) contexts: FxHashMap<usize, gimli::Result<addr2line::Context<Bytes<'s>>>>,
-    pub(super) units: FxHashMap<(Place, usize), gimli::Result<Arc<Unit<'s>>>>,
-    pub(super) names: FxHashMap<Entry, Option<Arc<FunctionName>>>,
+    pub(super) contexts: FxHashMap<usize, gimli::Result<addr2line::Context<SectionReader<'s>>>>,
+    pub(super) units: FxHashMap<(UnitPlace, usize), gimli::Result<Arc<Unit<'s>>>>,
+    pub(super) names: FxHashMap<EntryPlace, Option<Arc<FunctionName>>>,
     /// Units repeat the names of the functions that they inline.
     pub(super) demangled: FxHashMap<Arc<str>, Option<Arc<str>>>,
     /// Files repeat from line to line.
@@ -32,7 +32,7 @@ pub(super) struct Kept<'s> {
 /// What is kept in a table beside its own bytes, about.
 const ENTRY_BYTES: u64 = 64;
 
-impl Kept<'_> {
+impl KeptUnits<'_> {
     /// Keeps so many bytes.
     pub(super) fn new(most: u64) -> Self {
         Self {

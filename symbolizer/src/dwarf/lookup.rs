@@ -7,17 +7,17 @@ use std::sync::Arc;
 use addr2line::{Context, LookupContinuation, LookupResult};
 use gimli::DebugInfoOffset;
 
-use super::bytes::Bytes;
-use super::index::{Index, context_bytes, entry_bytes};
-use super::kept::{Kept, Unit};
+use super::bytes::SectionReader;
+use super::index::{UnitOffsets, context_bytes, entry_bytes};
+use super::kept::{KeptUnits, Unit};
 use super::names::FunctionName;
 use super::sections::Dwarf;
-use super::{DebugInfo, Place};
+use super::{DebugInfo, UnitPlace};
 use crate::reason::Reason;
 
 /// A place in the source.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct Location {
+pub(crate) struct SourceLocation {
     pub(crate) file: Option<Arc<str>>,
     pub(crate) line: Option<u32>,
 }
@@ -25,18 +25,18 @@ pub(crate) struct Location {
 /// A frame as the debug information describes it.
 pub(crate) struct DebugFrame {
     pub(crate) name: Option<Arc<FunctionName>>,
-    pub(crate) location: Location,
+    pub(crate) location: SourceLocation,
 }
 
 /// What one reader of an object has read. An object may have several at a time.
-pub(crate) struct Reader<'s> {
-    pub(super) kept: RefCell<Kept<'s>>,
+pub(crate) struct DwarfReader<'s> {
+    pub(super) kept: RefCell<KeptUnits<'s>>,
 }
 
 /// An object's debug information, as one reader sees it.
 pub(crate) struct Lookup<'a, 's> {
     pub(super) info: &'a DebugInfo<'s>,
-    pub(super) reader: &'a Reader<'s>,
+    pub(super) reader: &'a DwarfReader<'s>,
     main: Rc<Dwarf<'s>>,
     alt: Option<Rc<Dwarf<'s>>>,
     /// The split unit (`.dwo`, `.dwp`) that was used last, after the index of its skeleton unit.
@@ -44,7 +44,7 @@ pub(crate) struct Lookup<'a, 's> {
 }
 
 /// What `addr2line` knows of a frame: the offset of its function's entry, and the place.
-type Found = (Option<usize>, Location);
+type FoundFrame = (Option<usize>, SourceLocation);
 
 /// Adds the caller of the last frame, unless that is a part of the same function.
 fn push(frames: &mut Vec<DebugFrame>, caller: DebugFrame) {
@@ -54,7 +54,7 @@ fn push(frames: &mut Vec<DebugFrame>, caller: DebugFrame) {
     }
 }
 
-impl Reader<'_> {
+impl DwarfReader<'_> {
     /// What it has read and keeps (bytes).
     pub(crate) fn held_bytes(&self) -> u64 {
         self.kept.borrow().held()
@@ -62,7 +62,7 @@ impl Reader<'_> {
 }
 
 impl<'a, 's> Lookup<'a, 's> {
-    pub(crate) fn new(info: &'a DebugInfo<'s>, reader: &'a Reader<'s>) -> Self {
+    pub(crate) fn new(info: &'a DebugInfo<'s>, reader: &'a DwarfReader<'s>) -> Self {
         let main = Rc::new(info.sections.dwarf(info.alt.as_ref()));
         let alt = info.alt.as_ref().map(|alt| Rc::new(alt.dwarf(None)));
         Self { info, reader, main, alt, split: RefCell::default() }
@@ -101,7 +101,7 @@ impl<'a, 's> Lookup<'a, 's> {
         Ok(frames)
     }
 
-    fn find(&self, unit: usize, address: u64) -> gimli::Result<Vec<Found>> {
+    fn find(&self, unit: usize, address: u64) -> gimli::Result<Vec<FoundFrame>> {
         self.read_context(unit)?;
         let kept = &mut *self.reader.kept.borrow_mut();
         let Some(context) = kept.contexts.get(&unit) else { return Ok(Vec::new()) };
@@ -113,7 +113,7 @@ impl<'a, 's> Lookup<'a, 's> {
                 Some(known) => Arc::clone(known),
                 None => Arc::clone(files.entry(file.to_owned()).or_insert_with(|| file.into())),
             });
-            Location { file, line: location.line }
+            SourceLocation { file, line: location.line }
         };
         let all = self.with_halves(unit, context.find_frames(address)).and_then(|mut frames| {
             let mut all = Vec::new();
@@ -130,7 +130,7 @@ impl<'a, 's> Lookup<'a, 's> {
     }
 
     /// Answers what `addr2line` asks for on its way: the other half of the unit.
-    fn with_halves<L: LookupContinuation<Buf = Bytes<'s>>>(
+    fn with_halves<L: LookupContinuation<Buf = SectionReader<'s>>>(
         &self,
         unit: usize,
         mut result: LookupResult<L>,
@@ -150,7 +150,7 @@ impl<'a, 's> Lookup<'a, 's> {
         if self.reader.kept.borrow().contexts.contains_key(&unit) {
             return Ok(());
         }
-        let of_unit = self.unit(Place::Main, unit)?;
+        let of_unit = self.unit(UnitPlace::Main, unit)?;
         self.split(unit);
         let bytes = context_bytes(&of_unit) + self.split_unit_bytes(unit);
         self.reader.kept.borrow_mut().make_room(bytes);
@@ -164,16 +164,16 @@ impl<'a, 's> Lookup<'a, 's> {
         Ok(())
     }
 
-    fn context_of(&self, unit: usize) -> gimli::Result<Context<Bytes<'s>>> {
+    fn context_of(&self, unit: usize) -> gimli::Result<Context<SectionReader<'s>>> {
         let range = self.info.index.range(unit).ok_or(gimli::Error::MissingUnitDie)?;
         Context::from_dwarf(self.info.sections.dwarf_of(&range, self.info.alt.as_ref())?)
     }
 
-    pub(super) fn dwarf(&self, place: Place) -> Rc<Dwarf<'s>> {
+    pub(super) fn dwarf(&self, place: UnitPlace) -> Rc<Dwarf<'s>> {
         let dwarf = match place {
-            Place::Main => None,
-            Place::Alt => self.alt.clone(),
-            Place::Split(skeleton) => self.kept_split(skeleton),
+            UnitPlace::Main => None,
+            UnitPlace::Alt => self.alt.clone(),
+            UnitPlace::Split(skeleton) => self.kept_split(skeleton),
         };
         dwarf.unwrap_or_else(|| Rc::clone(&self.main))
     }
@@ -189,15 +189,15 @@ impl<'a, 's> Lookup<'a, 's> {
         Some(dwarf)
     }
 
-    pub(super) fn index(&self, place: Place) -> Option<&'a Index> {
+    pub(super) fn index(&self, place: UnitPlace) -> Option<&'a UnitOffsets> {
         match place {
-            Place::Main => Some(&self.info.index),
-            Place::Alt => Some(&self.info.alt_index),
-            Place::Split(skeleton) => self.split(skeleton).map(|split| &split.index),
+            UnitPlace::Main => Some(&self.info.index),
+            UnitPlace::Alt => Some(&self.info.alt_index),
+            UnitPlace::Split(skeleton) => self.split(skeleton).map(|split| &split.index),
         }
     }
 
-    pub(super) fn unit(&self, place: Place, unit: usize) -> gimli::Result<Arc<Unit<'s>>> {
+    pub(super) fn unit(&self, place: UnitPlace, unit: usize) -> gimli::Result<Arc<Unit<'s>>> {
         if let Some(known) = self.reader.kept.borrow().units.get(&(place, unit)) {
             return known.clone();
         }
@@ -210,12 +210,12 @@ impl<'a, 's> Lookup<'a, 's> {
         read
     }
 
-    fn read_unit(&self, place: Place, unit: usize) -> gimli::Result<Unit<'s>> {
+    fn read_unit(&self, place: UnitPlace, unit: usize) -> gimli::Result<Unit<'s>> {
         let range = self.index(place).and_then(|index| index.range(unit));
         let range = range.ok_or(gimli::Error::MissingUnitDie)?;
         let header = |dwarf: &Dwarf<'s>| dwarf.debug_info.header_from_offset(DebugInfoOffset(range.start));
         let dwarf = self.dwarf(place);
-        if place == Place::Main {
+        if place == UnitPlace::Main {
             if self.info.sections.units_at_once(range.len() as u64) == 0 {
                 return Err(gimli::Error::Io);
             }
@@ -223,8 +223,8 @@ impl<'a, 's> Lookup<'a, 's> {
             return dwarf.unit(header(&self.info.sections.dwarf_of(&range, None)?)?);
         }
         let mut read = dwarf.unit(header(&dwarf)?)?;
-        if let Place::Split(skeleton) = place {
-            read.copy_relocated_attributes(&*self.unit(Place::Main, skeleton)?);
+        if let UnitPlace::Split(skeleton) = place {
+            read.copy_relocated_attributes(&*self.unit(UnitPlace::Main, skeleton)?);
         }
         Ok(read)
     }

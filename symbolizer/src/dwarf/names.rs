@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use gimli::{AttributeValue, Reader, UnitOffset};
 
-use super::bytes::Bytes;
+use super::bytes::SectionReader;
 use super::kept::Unit;
-use super::{Lookup, Place};
+use super::{Lookup, UnitPlace};
 use crate::demangle::try_demangle;
 use crate::qualified::qualified;
 
@@ -46,18 +46,18 @@ impl FunctionName {
 
 /// What one entry says about its name.
 #[derive(Default)]
-struct Entry<'s> {
+struct NameEntry<'s> {
     linkage: Option<Arc<str>>,
     plain: Option<Arc<str>>,
     decl_line: Option<u32>,
     is_dropped: bool,
-    origin: Option<AttributeValue<Bytes<'s>>>,
+    origin: Option<AttributeValue<SectionReader<'s>>>,
 }
 
 impl<'s> Lookup<'_, 's> {
     /// The names of the function at `entry`. Each is the first on the way from entry to entry; the way ends where there is
     /// a linkage name.
-    pub(super) fn name(&self, place: Place, unit: usize, entry: usize) -> Option<Arc<FunctionName>> {
+    pub(super) fn name(&self, place: UnitPlace, unit: usize, entry: usize) -> Option<Arc<FunctionName>> {
         let key = (place, unit, entry);
         if let Some(known) = self.reader.kept.borrow().names.get(&key) {
             return known.clone();
@@ -69,7 +69,7 @@ impl<'s> Lookup<'_, 's> {
         name
     }
 
-    fn read_name(&self, mut place: Place, mut unit: usize, mut entry: usize) -> Option<FunctionName> {
+    fn read_name(&self, mut place: UnitPlace, mut unit: usize, mut entry: usize) -> Option<FunctionName> {
         let (mut linkage, mut plain, mut decl_line, mut is_dropped) = (None, None, None, false);
         for _ in 0..MOST_HOPS {
             let Ok(read) = self.unit(place, unit) else { break };
@@ -108,14 +108,14 @@ impl<'s> Lookup<'_, 's> {
         demangled
     }
 
-    fn read_entry(&self, place: Place, unit: &Unit<'s>, entry: usize) -> Option<Entry<'s>> {
+    fn read_entry(&self, place: UnitPlace, unit: &Unit<'s>, entry: usize) -> Option<NameEntry<'s>> {
         let dwarf = self.dwarf(place);
         // An offset outside the unit is refused here.
         UnitOffset(entry).is_in_bounds(&unit.header).then_some(())?;
         let mut entries = unit.entries_raw(Some(UnitOffset(entry))).ok()?;
         let abbreviation = entries.read_abbreviation().ok()??;
         let string = |value| text(&dwarf.attr_string(unit, value).ok()?);
-        let mut found = Entry::default();
+        let mut found = NameEntry::default();
         for spec in abbreviation.attributes() {
             let attribute = entries.read_attribute(*spec).ok()?;
             match attribute.name() {
@@ -141,14 +141,14 @@ impl<'s> Lookup<'_, 's> {
     /// Where a reference from `unit` leads.
     fn follow(
         &self,
-        place: Place,
+        place: UnitPlace,
         unit: usize,
-        to: AttributeValue<Bytes<'_>>,
-    ) -> Option<(Place, usize, usize)> {
+        to: AttributeValue<SectionReader<'_>>,
+    ) -> Option<(UnitPlace, usize, usize)> {
         let (place, offset) = match to {
             AttributeValue::UnitRef(offset) => return Some((place, unit, offset.0)),
             AttributeValue::DebugInfoRef(offset) => (place, offset.0),
-            AttributeValue::DebugInfoRefSup(offset) if place == Place::Main => (Place::Alt, offset.0),
+            AttributeValue::DebugInfoRefSup(offset) if place == UnitPlace::Main => (UnitPlace::Alt, offset.0),
             _ => return None,
         };
         let index = self.index(place)?;
@@ -157,7 +157,7 @@ impl<'s> Lookup<'_, 's> {
     }
 }
 
-fn text(bytes: &Bytes<'_>) -> Option<Arc<str>> {
+fn text(bytes: &SectionReader<'_>) -> Option<Arc<str>> {
     if bytes.len() > LONGEST_NAME || bytes.is_empty() {
         return None;
     }

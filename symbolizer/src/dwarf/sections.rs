@@ -5,12 +5,12 @@ use std::sync::Arc;
 
 use gimli::{DebugCuIndex, Error, SectionId};
 
-use super::bytes::{Bytes, Section};
+use super::bytes::{DwarfSection, SectionReader};
 use crate::elf::Elf;
 use crate::reason::Reason;
-use crate::source::Source;
+use crate::source::ByteSource;
 
-pub(super) type Dwarf<'s> = gimli::Dwarf<Bytes<'s>>;
+pub(super) type Dwarf<'s> = gimli::Dwarf<SectionReader<'s>>;
 
 /// The sections that names and lines need. Locations of variables, macros and types are never read.
 const NEEDED: [SectionId; 9] = [
@@ -52,7 +52,7 @@ const SHORTEST_UNIT: usize = 12;
 
 /// An object's sections.
 pub(super) struct Sections<'s> {
-    contents: Vec<(SectionId, Arc<Section<'s>>)>,
+    contents: Vec<(SectionId, Arc<DwarfSection<'s>>)>,
     /// Where among the abbreviations [`BARE_ENTRY`] is.
     bare_entry: usize,
     /// What units may take beside the sections that are held.
@@ -62,7 +62,11 @@ pub(super) struct Sections<'s> {
 impl<'s> Sections<'s> {
     /// Reads the sections that are to be held, unless they take more than `most_bytes` together. The others stay where
     /// they are in `source`; without it all are held.
-    pub(super) fn read(elf: &Elf<'_>, source: Option<Source<'s>>, most_bytes: u64) -> Result<Self, Reason> {
+    pub(super) fn read(
+        elf: &Elf<'_>,
+        source: Option<ByteSource<'s>>,
+        most_bytes: u64,
+    ) -> Result<Self, Reason> {
         let stored = |id: SectionId| {
             let range = elf.stored(id.name())?;
             let piece = match id {
@@ -72,7 +76,7 @@ impl<'s> Sections<'s> {
                 _ => return None,
             };
             let len = usize::try_from(range.end - range.start).ok()?;
-            Some(Section::stored(source.clone()?, range.start, len, piece))
+            Some(DwarfSection::stored(source.clone()?, range.start, len, piece))
         };
         let too_large = |bytes| Reason::TooLarge { what: "the debug information".into(), bytes };
         let held = NEEDED.iter().filter(|id| stored(**id).is_none()).map(|id| elf.size_of(id.name()));
@@ -82,14 +86,14 @@ impl<'s> Sections<'s> {
         }
         let contents = NEEDED.map(|id| match stored(id) {
             Some(section) => Ok((id, section)),
-            None => Ok((id, Section::held(elf.read_named(id.name())?))),
+            None => Ok((id, DwarfSection::held(elf.read_named(id.name())?))),
         });
         let contents = contents.into_iter().collect::<Result<_, Reason>>()?;
         let sections = Self::new(contents, most_bytes - held);
         if sections.bytes() > MOST_BYTES { Err(too_large(sections.bytes())) } else { Ok(sections) }
     }
 
-    fn new(contents: Vec<(SectionId, Section<'s>)>, most_for_units: u64) -> Self {
+    fn new(contents: Vec<(SectionId, DwarfSection<'s>)>, most_for_units: u64) -> Self {
         let mut bare_entry = 0;
         let contents = contents.into_iter().map(|(id, mut section)| {
             section.is_zero_dropped = id == SectionId::DebugLine;
@@ -131,12 +135,12 @@ impl<'s> Sections<'s> {
         given
     }
 
-    fn get(&self, id: SectionId) -> Option<&Arc<Section<'s>>> {
+    fn get(&self, id: SectionId) -> Option<&Arc<DwarfSection<'s>>> {
         self.contents.iter().find(|(each, _)| *each == id).map(|(_, section)| section)
     }
 
-    fn bytes_of(&self, id: SectionId) -> Bytes<'s> {
-        Bytes::new(self.get(id).unwrap_or(&Arc::new(Section::held(Vec::new()))))
+    fn bytes_of(&self, id: SectionId) -> SectionReader<'s> {
+        SectionReader::new(self.get(id).unwrap_or(&Arc::new(DwarfSection::held(Vec::new()))))
     }
 
     /// All sections. The object that this one shares entries with is at `alt`.
@@ -170,8 +174,8 @@ impl<'s> Sections<'s> {
 
     /// All sections but for the entries: the units at these offsets.
     fn dwarf_with(&self, units: Vec<(usize, Arc<[u8]>)>, len: usize) -> Dwarf<'s> {
-        let units = Section::of_parts(units, Arc::new(BARE_ENTRIES), len);
-        let units = Bytes::new(&Arc::new(units));
+        let units = DwarfSection::of_parts(units, Arc::new(BARE_ENTRIES), len);
+        let units = SectionReader::new(&Arc::new(units));
         load(|id| if id == SectionId::DebugInfo { units.clone() } else { self.bytes_of(id) })
     }
 
@@ -204,11 +208,11 @@ impl<'s> Sections<'s> {
     }
 }
 
-fn nothing<'s>() -> Bytes<'s> {
-    Bytes::new(&Arc::new(Section::held(Vec::new())))
+fn nothing<'s>() -> SectionReader<'s> {
+    SectionReader::new(&Arc::new(DwarfSection::held(Vec::new())))
 }
 
-fn load<'s>(section: impl Fn(SectionId) -> Bytes<'s>) -> Dwarf<'s> {
+fn load<'s>(section: impl Fn(SectionId) -> SectionReader<'s>) -> Dwarf<'s> {
     match gimli::Dwarf::load(|id| Ok::<_, std::convert::Infallible>(section(id))) {
         Ok(dwarf) => dwarf,
         Err(never) => match never {},
@@ -223,7 +227,7 @@ impl Sections<'static> {
 
     /// Those of a `.dwo` or a `.dwp` file, all held.
     pub(super) fn read_split(elf: &Elf<'_>) -> Result<Self, Reason> {
-        let read = |(id, name)| Ok((id, Section::held(elf.read_named(name)?)));
+        let read = |(id, name)| Ok((id, DwarfSection::held(elf.read_named(name)?)));
         let contents = split_names().map(read).collect::<Result<_, Reason>>()?;
         Ok(Self::new(contents, 0))
     }

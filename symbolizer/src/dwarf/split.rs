@@ -12,9 +12,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use gimli::{DebugInfoOffset, Reader as _, Section as _};
 
-use super::index::{self, Index};
+use super::index::{self, UnitOffsets};
 use super::sections::{Dwarf, Sections};
-use super::{DebugInfo, Lookup, Place};
+use super::{DebugInfo, Lookup, UnitPlace};
 use crate::debug_file::DebugFiles;
 use crate::elf::Elf;
 use crate::reason::Reason;
@@ -45,7 +45,7 @@ pub(super) struct Split {
     sections: Option<Sections<'static>>,
     id: u64,
     /// The units of the file, or of what the package holds for this one.
-    pub(super) index: Index,
+    pub(super) index: UnitOffsets,
     pub(super) unit: usize,
 }
 
@@ -139,8 +139,8 @@ impl DebugInfo<'_> {
 
 impl<'a, 's> Lookup<'a, 's> {
     /// Where the entries of a unit are: itself, or the other half of a skeleton.
-    pub(super) fn entries_of(&self, unit: usize) -> (Place, usize) {
-        self.split(unit).map_or((Place::Main, unit), |split| (Place::Split(unit), split.unit))
+    pub(super) fn entries_of(&self, unit: usize) -> (UnitPlace, usize) {
+        self.split(unit).map_or((UnitPlace::Main, unit), |split| (UnitPlace::Split(unit), split.unit))
     }
 
     pub(super) fn split(&self, skeleton: usize) -> Option<&'a Split> {
@@ -151,7 +151,7 @@ impl<'a, 's> Lookup<'a, 's> {
     /// The sections of another half as gimli reads them, once it is open.
     pub(super) fn split_dwarf(&self, skeleton: usize) -> Option<Dwarf<'s>> {
         let split = self.split(skeleton)?;
-        self.info.split_files.half(split.sections.as_ref(), split.id, &self.dwarf(Place::Main))
+        self.info.split_files.half(split.sections.as_ref(), split.id, &self.dwarf(UnitPlace::Main))
     }
 
     /// The same, beginning with the unit that is the other half: `addr2line` takes the first one.
@@ -171,7 +171,7 @@ impl<'a, 's> Lookup<'a, 's> {
     }
 
     fn open_split(&self, skeleton: usize) -> Result<Split, Reason> {
-        let unit = self.unit(Place::Main, skeleton).map_err(|_| Reason::CorruptDebugInfo)?;
+        let unit = self.unit(UnitPlace::Main, skeleton).map_err(|_| Reason::CorruptDebugInfo)?;
         let id = unit.dwo_id.ok_or(Reason::CorruptDebugInfo)?.0;
         let files = &self.info.split_files;
         if files.package.is_some()
@@ -179,9 +179,9 @@ impl<'a, 's> Lookup<'a, 's> {
         {
             return Ok(split);
         }
-        let text = |bytes: super::bytes::Bytes<'s>| Some(bytes.to_string_lossy().ok()?.into_owned());
+        let text = |bytes: super::bytes::SectionReader<'s>| Some(bytes.to_string_lossy().ok()?.into_owned());
         let file = unit.dwo_name().ok().flatten();
-        let file = file.and_then(|file| text(self.dwarf(Place::Main).attr_string(&unit, file).ok()?));
+        let file = file.and_then(|file| text(self.dwarf(UnitPlace::Main).attr_string(&unit, file).ok()?));
         let file = file.ok_or(Reason::CorruptDebugInfo)?;
         let directory = unit.comp_dir.clone().and_then(text);
         let mut missing = files.refused.clone().unwrap_or_else(|| Reason::NoSplitFile(file.clone()));
@@ -204,8 +204,8 @@ impl<'a, 's> Lookup<'a, 's> {
 
     /// The unit with this number, in a file of its own or in the package.
     fn find_half(&self, sections: Option<Sections<'static>>, id: u64) -> Option<Split> {
-        let dwarf = self.info.split_files.half(sections.as_ref(), id, &self.dwarf(Place::Main))?;
-        let index = Index::offsets(&dwarf);
+        let dwarf = self.info.split_files.half(sections.as_ref(), id, &self.dwarf(UnitPlace::Main))?;
+        let index = UnitOffsets::offsets(&dwarf);
         let is_it = |&unit: &usize| {
             let offset = DebugInfoOffset(index.range(unit)?.start);
             let header = dwarf.debug_info.header_from_offset(offset).ok()?;

@@ -4,8 +4,8 @@ use object::LittleEndian as Le;
 use object::elf::{self, Rela64, Sym64};
 use rustc_hash::FxHashMap;
 
-use super::symbols::{Candidate, Name};
-use super::{Elf, Section, c_string, entries};
+use super::symbols::{Candidate, NamePosition};
+use super::{Elf, SectionHeader, c_string, entries};
 
 const STUB_SIZE: usize = 16;
 const STUB_SECTIONS: [&[u8]; 3] = [b".plt", b".plt.sec", b".plt.got"];
@@ -32,11 +32,11 @@ pub(super) struct Stub {
 
 /// Whose address the dynamic linker writes into a slot.
 #[derive(Clone, Copy)]
-enum Target {
+enum SlotTarget {
     /// A symbol's name, by its place among those of `.dynsym`.
     Imported(u32),
     /// A function of the object that chooses another one at load time.
-    Chooser(Name),
+    Chooser(NamePosition),
 }
 
 impl Elf<'_> {
@@ -45,13 +45,13 @@ impl Elf<'_> {
     pub(super) fn plt_stubs(
         &self,
         functions: &[Candidate],
-        name_of: impl Fn(Name) -> String,
+        name_of: impl Fn(NamePosition) -> String,
     ) -> (Vec<Stub>, Vec<u8>) {
         let (mut stubs, mut names) = (Vec::new(), Vec::new());
         if self.machine != elf::EM_X86_64 {
             return (stubs, names);
         }
-        let sections: Vec<&Section> = self
+        let sections: Vec<&SectionHeader> = self
             .sections()
             .filter(|section| section.is_executable() && section.size <= LARGEST_STUBS)
             .filter(|section| STUB_SECTIONS.contains(&self.name(section)))
@@ -63,8 +63,8 @@ impl Elf<'_> {
         let slots = self.slots(dynsym, functions);
         for (start, size, target) in sections.iter().flat_map(|section| self.stubs_of(section, &slots)) {
             let text = match target {
-                Target::Imported(offset) => short_name(&strings, offset),
-                Target::Chooser(name) => name_of(name),
+                SlotTarget::Imported(offset) => short_name(&strings, offset),
+                SlotTarget::Chooser(name) => name_of(name),
             };
             if text.is_empty() || names.len() + text.len() > MOST_NAME_BYTES {
                 continue;
@@ -77,7 +77,11 @@ impl Elf<'_> {
     }
 
     /// Start, size and target of each stub.
-    fn stubs_of(&self, section: &Section, slots: &FxHashMap<u64, Target>) -> Vec<(u64, u64, Target)> {
+    fn stubs_of(
+        &self,
+        section: &SectionHeader,
+        slots: &FxHashMap<u64, SlotTarget>,
+    ) -> Vec<(u64, u64, SlotTarget)> {
         let bytes = self.table(section);
         // `.plt.got` has stubs of 8 bytes without `endbr64`, or of 16 with it.
         let narrow = self.name(section) == b".plt.got" && bytes.starts_with(&JUMP);
@@ -90,20 +94,20 @@ impl Elf<'_> {
     }
 
     /// The functions whose addresses the dynamic linker writes into slots, by the slots' addresses.
-    fn slots(&self, dynsym: &Section, functions: &[Candidate]) -> FxHashMap<u64, Target> {
+    fn slots(&self, dynsym: &SectionHeader, functions: &[Candidate]) -> FxHashMap<u64, SlotTarget> {
         let mut slots = FxHashMap::default();
         let symbols = self.table(dynsym);
         let symbols = entries::<Sym64<Le>>(&symbols);
-        let by_start: FxHashMap<u64, Name> =
+        let by_start: FxHashMap<u64, NamePosition> =
             functions.iter().map(|each| (each.start(), each.name())).collect();
         let target = |relocation: &Rela64<Le>| match elf::RelocationType(relocation.r_info.get(Le) as u32) {
             elf::R_X86_64_JUMP_SLOT | elf::R_X86_64_GLOB_DAT => {
                 let symbol = symbols.get((relocation.r_info.get(Le) >> 32) as usize)?;
-                Some(Target::Imported(symbol.st_name.get(Le)))
+                Some(SlotTarget::Imported(symbol.st_name.get(Le)))
             }
             // The slot of a function that is chosen at load time: the addend is the function that chooses.
             elf::R_X86_64_IRELATIVE => {
-                by_start.get(&(relocation.r_addend.get(Le) as u64)).map(|&name| Target::Chooser(name))
+                by_start.get(&(relocation.r_addend.get(Le) as u64)).map(|&name| SlotTarget::Chooser(name))
             }
             _ => None,
         };
@@ -118,7 +122,7 @@ impl Elf<'_> {
     }
 
     /// A section's bytes; none if they cannot be read, or are too many.
-    fn table(&self, section: &Section) -> Vec<u8> {
+    fn table(&self, section: &SectionHeader) -> Vec<u8> {
         self.read_within(section, LARGEST_TABLE).unwrap_or_default()
     }
 }

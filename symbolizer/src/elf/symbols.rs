@@ -27,19 +27,19 @@ pub(crate) struct SymbolTable {
 struct Span {
     start: u64,
     end: u64,
-    name: Name,
+    name: NamePosition,
 }
 
 /// Where a name is kept.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(crate) struct Name {
-    table: Table,
+pub(crate) struct NamePosition {
+    table: StringTable,
     offset: u32,
 }
 
 /// The string tables, in order of preference: of equal symbols the first table's is kept.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(crate) enum Table {
+pub(crate) enum StringTable {
     Symtab,
     Dynsym,
     Plt,
@@ -62,7 +62,7 @@ pub(super) struct Candidate {
     underscores: usize,
     size: Reverse<u64>,
     name_len: usize,
-    name: Name,
+    name: NamePosition,
     limit: u64,
 }
 
@@ -75,14 +75,18 @@ impl SymbolTable {
         }
         let mut table = Self::default();
         let mut candidates = Vec::new();
-        table.has_symtab = table.read_table(elf, elf::SHT_SYMTAB, Table::Symtab, &mut candidates)?;
-        table.read_table(elf, elf::SHT_DYNSYM, Table::Dynsym, &mut candidates)?;
+        table.has_symtab = table.read_table(elf, elf::SHT_SYMTAB, StringTable::Symtab, &mut candidates)?;
+        table.read_table(elf, elf::SHT_DYNSYM, StringTable::Dynsym, &mut candidates)?;
         let (stubs, names) = elf.plt_stubs(&candidates, |name| table.name(name).into_owned());
         let stub = |stub: &Stub| {
-            Candidate::stub(stub.start, stub.size, Name { table: Table::Plt, offset: stub.name })
+            Candidate::stub(
+                stub.start,
+                stub.size,
+                NamePosition { table: StringTable::Plt, offset: stub.name },
+            )
         };
         candidates.extend(stubs.iter().map(stub));
-        table.strings[Table::Plt as usize] = names;
+        table.strings[StringTable::Plt as usize] = names;
         if !table.has_symtab {
             table.read_go(elf, &mut candidates);
         }
@@ -103,18 +107,20 @@ impl SymbolTable {
     }
 
     /// The function that covers `address`.
-    pub(crate) fn find(&self, address: u64) -> Option<Name> {
+    pub(crate) fn find(&self, address: u64) -> Option<NamePosition> {
         let index = self.spans.partition_point(|span| span.start <= address).checked_sub(1)?;
         let span = self.spans[index];
         (address < span.end).then_some(span.name)
     }
 
     /// A function's linkage name.
-    pub(crate) fn name(&self, name: Name) -> Cow<'_, str> {
+    pub(crate) fn name(&self, name: NamePosition) -> Cow<'_, str> {
         let bytes = c_string(&self.strings[name.table as usize], name.offset as usize, LONGEST_NAME);
         let text = String::from_utf8_lossy(bytes);
         match text.find('@') {
-            Some(version) if version > 0 && matches!(name.table, Table::Symtab | Table::Dynsym) => {
+            Some(version)
+                if version > 0 && matches!(name.table, StringTable::Symtab | StringTable::Dynsym) =>
+            {
                 Cow::Owned(text[..version].to_owned())
             }
             _ => text,
@@ -125,7 +131,7 @@ impl SymbolTable {
         &mut self,
         elf: &Elf<'_>,
         kind: elf::SectionType,
-        table: Table,
+        table: StringTable,
         candidates: &mut Vec<Candidate>,
     ) -> Result<bool, Reason> {
         let Some(section) = elf.sections().find(|section| section.kind == kind) else { return Ok(false) };
@@ -148,15 +154,15 @@ impl SymbolTable {
     fn read_go(&mut self, elf: &Elf<'_>, candidates: &mut Vec<Candidate>) {
         let Some(go) = GoFunctions::read(elf) else { return };
         for (range, offset) in go.functions {
-            let name = Name { table: Table::Go, offset };
+            let name = NamePosition { table: StringTable::Go, offset };
             candidates.push(Candidate::stub(range.start, range.end - range.start, name));
         }
-        self.strings[Table::Go as usize] = go.names;
+        self.strings[StringTable::Go as usize] = go.names;
     }
 
     /// In most objects `.dynsym` only repeats `.symtab`.
     fn drop_unused_strings(&mut self) {
-        for table in [Table::Symtab, Table::Dynsym] {
+        for table in [StringTable::Symtab, StringTable::Dynsym] {
             if !self.spans.iter().any(|span| span.name.table == table) {
                 self.strings[table as usize] = Vec::new();
             }
@@ -179,7 +185,7 @@ fn needed_bytes(elf: &Elf<'_>) -> u64 {
 }
 
 impl Candidate {
-    fn new(elf: &Elf<'_>, symbol: &Sym64<Le>, table: Table, strings: &[u8]) -> Option<Self> {
+    fn new(elf: &Elf<'_>, symbol: &Sym64<Le>, table: StringTable, strings: &[u8]) -> Option<Self> {
         // Undefined, absolute and common symbols have no section, and no code.
         let index = symbol.st_shndx.get(Le);
         let is_section = index != elf::SHN_UNDEF && index.0 < elf::SHN_LORESERVE;
@@ -207,12 +213,12 @@ impl Candidate {
             underscores: head.iter().take_while(|&&byte| byte == b'_').count(),
             size: Reverse(size),
             name_len: head.len(),
-            name: Name { table, offset },
+            name: NamePosition { table, offset },
             limit: section.end(),
         })
     }
 
-    fn stub(start: u64, size: u64, name: Name) -> Self {
+    fn stub(start: u64, size: u64, name: NamePosition) -> Self {
         let limit = start.saturating_add(size);
         let size = Reverse(size);
         Self {
@@ -232,7 +238,7 @@ impl Candidate {
         self.start
     }
 
-    pub(super) fn name(&self) -> Name {
+    pub(super) fn name(&self) -> NamePosition {
         self.name
     }
 
@@ -271,13 +277,13 @@ fn lay_out(mut candidates: Vec<Candidate>) -> Vec<Span> {
 struct Layout {
     spans: Vec<Span>,
     /// The symbols that have started and may not have ended yet, the latest on top.
-    open: Vec<(u64, Name)>,
+    open: Vec<(u64, NamePosition)>,
     /// Addresses below are given away.
     at: u64,
 }
 
 impl Layout {
-    fn open(&mut self, start: u64, end: u64, name: Name) {
+    fn open(&mut self, start: u64, end: u64, name: NamePosition) {
         self.close_until(start);
         if let Some(&(_, outer)) = self.open.last() {
             self.give(start, outer);
@@ -294,7 +300,7 @@ impl Layout {
         }
     }
 
-    fn give(&mut self, end: u64, name: Name) {
+    fn give(&mut self, end: u64, name: NamePosition) {
         if self.at < end {
             self.spans.push(Span { start: self.at, end, name });
             self.at = end;
@@ -307,7 +313,7 @@ mod tests {
     use super::*;
 
     fn candidate(start: u64, size: u64, offset: u32) -> Candidate {
-        let name = Name { table: Table::Symtab, offset };
+        let name = NamePosition { table: StringTable::Symtab, offset };
         Candidate { unsized_: size == 0, limit: 1000, ..Candidate::stub(start, size, name) }
     }
 

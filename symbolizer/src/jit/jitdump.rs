@@ -7,7 +7,7 @@ use rustc_hash::FxHashMap;
 
 use super::code::CodeSpace;
 use super::perf_map::readable_name;
-use crate::object::Frame;
+use crate::object::NamedFrame;
 use crate::reason::Reason;
 use crate::source::ReadAt;
 
@@ -60,13 +60,13 @@ pub struct JitDump {
     at: u64,
     is_behind: bool,
     has_times: bool,
-    codes: Vec<Code>,
+    codes: Vec<LoadedCode>,
     space: CodeSpace,
     /// The latest place of each code, by the number that the journal gives it.
     by_index: FxHashMap<u64, u32>,
     /// Lines that precede their code, whose address they carry.
-    lines: Option<(u64, Vec<Line>)>,
-    names: Names,
+    lines: Option<(u64, Vec<CodeLine>)>,
+    names: NameTable,
     lines_kept: usize,
     left_out: u64,
     /// How long the journal must be before there is another record to read.
@@ -81,16 +81,16 @@ pub struct JitDump {
 }
 
 #[derive(Debug)]
-struct Code {
+struct LoadedCode {
     start: u64,
     size: u64,
     name: u32,
-    lines: Arc<[Line]>,
+    lines: Arc<[CodeLine]>,
 }
 
 /// From this offset on, the code belongs to this line.
 #[derive(Debug, Clone, Copy)]
-struct Line {
+struct CodeLine {
     /// While the code is not known yet: an address.
     offset: u64,
     file: u32,
@@ -203,7 +203,7 @@ impl JitDump {
         let Some(name) = name else { return self.cover(since_ns, index, start, size) };
         let lines = lines.map_or_else(|| Arc::from([]), |(_, lines)| offsets(lines, start, size));
         self.lines_kept += lines.len();
-        self.enter(since_ns, index, Code { start, size, name, lines })
+        self.enter(since_ns, index, LoadedCode { start, size, name, lines })
     }
 
     fn moved(&mut self, since_ns: u64, mut fields: Fields<'_>) -> Option<()> {
@@ -211,11 +211,11 @@ impl JitDump {
         let (_old, start, size, index) = (fields.u64()?, fields.u64()?, fields.u64()?, fields.u64()?);
         let known = self.by_index.get(&index).and_then(|&number| self.codes.get(number as usize));
         let Some(code) = known else { return self.cover(since_ns, index, start, size) };
-        let code = Code { start, size, name: code.name, lines: Arc::clone(&code.lines) };
+        let code = LoadedCode { start, size, name: code.name, lines: Arc::clone(&code.lines) };
         self.enter(since_ns, index, code)
     }
 
-    fn enter(&mut self, since_ns: u64, index: u64, code: Code) -> Option<()> {
+    fn enter(&mut self, since_ns: u64, index: u64, code: LoadedCode) -> Option<()> {
         let number = self.codes.len();
         if number >= MOST_CODES {
             return self.cover(since_ns, index, code.start, code.size);
@@ -267,9 +267,9 @@ impl JitDump {
 
     /// What it takes of memory (bytes).
     pub fn held_bytes(&self) -> u64 {
-        let codes = self.codes.capacity() * (size_of::<Code>() + size_of::<(u64, u32)>());
+        let codes = self.codes.capacity() * (size_of::<LoadedCode>() + size_of::<(u64, u32)>());
         let waiting = self.lines.as_ref().map_or(0, |(_, lines)| lines.capacity());
-        let lines = (self.lines_kept + waiting) * size_of::<Line>();
+        let lines = (self.lines_kept + waiting) * size_of::<CodeLine>();
         self.space.held_bytes() + (codes + lines + self.names.held_bytes()) as u64
     }
 
@@ -287,7 +287,7 @@ impl JitDump {
             if self.lines_kept + lines.len() >= MOST_LINES {
                 break;
             }
-            lines.extend(file.map(|file| Line { offset: address, file, line }));
+            lines.extend(file.map(|file| CodeLine { offset: address, file, line }));
         }
         self.lines = Some((code, lines));
         Some(())
@@ -332,12 +332,12 @@ impl JitDump {
     }
 
     /// The function at a place, with its file and line where the journal has them.
-    pub fn frame(&self, place: CodePlace) -> Option<Frame> {
+    pub fn frame(&self, place: CodePlace) -> Option<NamedFrame> {
         let code = self.codes.get(place.number as usize)?;
         let after = code.lines.partition_point(|line| line.offset <= place.offset.into());
         let line = code.lines[..after].last();
         let linkage_name = self.names.get(code.name)?;
-        Some(Frame {
+        Some(NamedFrame {
             name: readable_name(linkage_name.as_bytes()).into(),
             linkage_name: Arc::clone(linkage_name),
             file: line.and_then(|line| self.names.get(line.file)).cloned(),
@@ -352,7 +352,7 @@ impl JitDump {
 }
 
 /// Lines by their distance from the code's start, in their order.
-fn offsets(mut lines: Vec<Line>, start: u64, size: u64) -> Arc<[Line]> {
+fn offsets(mut lines: Vec<CodeLine>, start: u64, size: u64) -> Arc<[CodeLine]> {
     let first = lines.iter().map(|line| line.offset).min().unwrap_or(0);
     let shift = if first.saturating_sub(start) >= ELF_HEADER_BYTES { ELF_HEADER_BYTES } else { 0 };
     lines.retain_mut(|line| {
@@ -366,13 +366,13 @@ fn offsets(mut lines: Vec<Line>, start: u64, size: u64) -> Arc<[Line]> {
 
 /// Names of functions and files, each once.
 #[derive(Debug, Default)]
-struct Names {
+struct NameTable {
     names: Vec<Arc<str>>,
     ids: FxHashMap<Arc<str>, u32>,
     bytes: usize,
 }
 
-impl Names {
+impl NameTable {
     fn intern(&mut self, bytes: &[u8]) -> Option<u32> {
         let name = String::from_utf8_lossy(bytes);
         if let Some(&id) = self.ids.get(&*name) {

@@ -16,7 +16,7 @@ pub struct PerfMap<'a>(&'a [u8]);
 
 /// One line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Line<'a> {
+struct PerfMapLine<'a> {
     start: u64,
     end: u64,
     name: &'a [u8],
@@ -37,7 +37,7 @@ impl<'a> PerfMap<'a> {
         let mut names = vec![None; addresses.len()];
         let mut open = Open::new(sorted.len());
         // From the last line to the first, so that each address is named once.
-        for line in self.0.rsplit(|&byte| byte == b'\n').filter_map(Line::parse) {
+        for line in self.0.rsplit(|&byte| byte == b'\n').filter_map(PerfMapLine::parse) {
             let mut name = None;
             let mut at = open.next(sorted.partition_point(|&address| address < line.start));
             while sorted.get(at).is_some_and(|&address| address < line.end) {
@@ -51,7 +51,7 @@ impl<'a> PerfMap<'a> {
     }
 }
 
-impl<'a> Line<'a> {
+impl<'a> PerfMapLine<'a> {
     fn parse(line: &'a [u8]) -> Option<Self> {
         let mut words = line.splitn(3, |&byte| byte == b' ');
         let start = hexadecimal(words.next()?)?;

@@ -17,7 +17,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
 use config::DaemonSettings;
-use profile_files::store::{Now, RealDisk, Settings, Store, Window};
+use profile_files::store::{Now, RealDisk, Store, StoreTerms, TargetWindow};
 use program::Program;
 use spent::Spent;
 
@@ -58,10 +58,10 @@ fn main() -> Result<()> {
 }
 
 /// What the daemon is shipped with.
-fn settings() -> Settings {
+fn settings() -> StoreTerms {
     let store = DaemonSettings::default().store;
     let ns = |span: config::Span| span.duration().as_nanos() as u64;
-    Settings {
+    StoreTerms {
         age_ns: ns(store.age),
         bytes: store.bytes.get(),
         hourly_after_ns: ns(store.hourly_after),
@@ -83,7 +83,8 @@ fn write(folder: &Path, end: u64) -> Result<()> {
             let profile = program.profile(at, length, RATE_HZ);
             let target = program.name();
             let (from_ns, to_ns) = (at - BOOTED, now.monotonic_ns);
-            let window = Window { target, labels: BTreeMap::new(), boot: now.boot.clone(), from_ns, to_ns };
+            let window =
+                TargetWindow { target, labels: BTreeMap::new(), boot: now.boot.clone(), from_ns, to_ns };
             let spent = if at < BEGIN + MEASURED { &mut writing } else { &mut Spent::default() };
             spent.on(|| store.write(&now, window, &profile)).context("a window")?;
         }

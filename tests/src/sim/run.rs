@@ -3,7 +3,7 @@
 use profiler_core::attach::{AttachChoice, AttachMode};
 use profiler_core::rate::{
     Account, Activity, BurstSchedule, Cost, CostModel, Decision, Figure, Prediction, RateController,
-    RateSettings, Reading, Reason, Spend, predict,
+    RateReason, RateSettings, Reading, Spend, predict,
 };
 
 use super::host::{Host, Truth};
@@ -198,12 +198,12 @@ impl Tally {
         self.steps += 1;
         self.wall_ns += truth.wall_ns;
         match decision.reason {
-            Reason::Throttle => self.throttled += 1,
-            Reason::Retune | Reason::PhaseChange => self.retunes += 1,
+            RateReason::Throttle => self.throttled += 1,
+            RateReason::Retune | RateReason::PhaseChange => self.retunes += 1,
             _ => {}
         }
         // What the bucket does for a step has its own band.
-        if decision.reason != Reason::Throttle {
+        if decision.reason != RateReason::Throttle {
             self.rates = Some((low.min(ratio), high.max(ratio)));
         }
     }

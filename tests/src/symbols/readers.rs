@@ -37,7 +37,7 @@ pub fn ours(path: &Path, addresses: &[u64]) -> Result<Vec<Chain>> {
     Ok(object.symbolize_all(addresses).into_iter().map(chain).collect())
 }
 
-fn frame(frame: symbolizer::Frame) -> Frame {
+fn frame(frame: symbolizer::NamedFrame) -> Frame {
     Frame {
         name: frame.linkage_name.to_string(),
         file: frame.file.unwrap_or_default().to_string(),

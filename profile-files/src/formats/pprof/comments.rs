@@ -13,7 +13,7 @@ use rustc_hash::FxHashMap;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use super::sections::Sections;
+use super::sections::RawMessages;
 use super::windows::Windows;
 
 /// Before the comments that are for programs; earlier versions wrote them without.
@@ -122,7 +122,7 @@ fn tagged(tag: &str, value: &impl Serialize) -> String {
 impl Comments {
     /// Reads the comments of a file, its string table and its windows. Anything that is not as we write it is passed over:
     /// the file then reads as one of another tool. So does a file that was merged from several runs.
-    pub(super) fn read(comments: &[&str], sections: &Sections<'_>) -> Self {
+    pub(super) fn read(comments: &[&str], sections: &RawMessages<'_>) -> Self {
         let tagged = |tag: &'static str| {
             comments
                 .iter()
@@ -202,13 +202,13 @@ fn parsed<T: Default + for<'de> Deserialize<'de>>(text: Option<&str>) -> T {
 
 fn rates_from_json(text: &str) -> Vec<RateChange> {
     #[derive(Deserialize)]
-    struct Change {
+    struct WrittenRateChange {
         at_s: f64,
         rate_hz: f64,
         reason: String,
     }
-    let changes: Vec<Change> = parsed(Some(text).filter(|text| text.len() <= MAX_TEXT));
-    let change = |c: Change| RateChange { at_s: c.at_s, rate_hz: c.rate_hz, reason: c.reason };
+    let changes: Vec<WrittenRateChange> = parsed(Some(text).filter(|text| text.len() <= MAX_TEXT));
+    let change = |c: WrittenRateChange| RateChange { at_s: c.at_s, rate_hz: c.rate_hz, reason: c.reason };
     changes.into_iter().map(change).collect()
 }
 

@@ -2,21 +2,21 @@
 
 use profiler_core::profile::Outcome;
 
-use super::message;
+use super::message::PprofLabel;
 use super::read::ReadError;
-use super::sections::Sections;
+use super::sections::RawMessages;
 use super::{COMM, OUTCOME, PID};
 
 /// The labels of a sample that we know.
 #[derive(Clone, Copy)]
-pub(super) struct Labels<'a> {
+pub(super) struct SampleLabels<'a> {
     pub(super) pid: u32,
     pub(super) comm: &'a str,
     pub(super) outcome: Outcome,
 }
 
-impl<'a> Labels<'a> {
-    pub(super) fn read(sections: &Sections<'a>, labels: &[message::Label]) -> Result<Self, ReadError> {
+impl<'a> SampleLabels<'a> {
+    pub(super) fn read(sections: &RawMessages<'a>, labels: &[PprofLabel]) -> Result<Self, ReadError> {
         let mut read = Self { pid: 0, comm: "", outcome: Outcome::Complete };
         for label in labels {
             match sections.text(label.key)? {

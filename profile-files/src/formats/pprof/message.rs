@@ -3,17 +3,17 @@
 
 /// The whole file.
 #[derive(Clone, PartialEq, prost::Message)]
-pub(super) struct Profile {
+pub(super) struct PprofProfile {
     #[prost(message, repeated, tag = "1")]
-    pub(super) sample_type: Vec<ValueType>,
+    pub(super) sample_type: Vec<PprofValueType>,
     #[prost(message, repeated, tag = "2")]
-    pub(super) sample: Vec<Sample>,
+    pub(super) sample: Vec<PprofSample>,
     #[prost(message, repeated, tag = "3")]
-    pub(super) mapping: Vec<Mapping>,
+    pub(super) mapping: Vec<PprofMapping>,
     #[prost(message, repeated, tag = "4")]
-    pub(super) location: Vec<Location>,
+    pub(super) location: Vec<PprofLocation>,
     #[prost(message, repeated, tag = "5")]
-    pub(super) function: Vec<Function>,
+    pub(super) function: Vec<PprofFunction>,
     #[prost(string, repeated, tag = "6")]
     pub(super) string_table: Vec<String>,
     #[prost(int64, tag = "9")]
@@ -21,7 +21,7 @@ pub(super) struct Profile {
     #[prost(int64, tag = "10")]
     pub(super) duration_nanos: i64,
     #[prost(message, optional, tag = "11")]
-    pub(super) period_type: Option<ValueType>,
+    pub(super) period_type: Option<PprofValueType>,
     #[prost(int64, tag = "12")]
     pub(super) period: i64,
     #[prost(int64, repeated, tag = "13")]
@@ -35,7 +35,7 @@ pub(super) struct Profile {
 
 /// What a value means and its unit.
 #[derive(Clone, Copy, PartialEq, prost::Message)]
-pub(super) struct ValueType {
+pub(super) struct PprofValueType {
     #[prost(int64, tag = "1")]
     pub(super) kind: i64,
     #[prost(int64, tag = "2")]
@@ -44,18 +44,18 @@ pub(super) struct ValueType {
 
 /// A stack, innermost first, with one value for each sample type.
 #[derive(Clone, PartialEq, prost::Message)]
-pub(super) struct Sample {
+pub(super) struct PprofSample {
     #[prost(uint64, repeated, tag = "1")]
     pub(super) location_id: Vec<u64>,
     #[prost(int64, repeated, tag = "2")]
     pub(super) value: Vec<i64>,
     #[prost(message, repeated, tag = "3")]
-    pub(super) label: Vec<Label>,
+    pub(super) label: Vec<PprofLabel>,
 }
 
 /// A property of a sample: a text or a number.
 #[derive(Clone, Copy, PartialEq, prost::Message)]
-pub(super) struct Label {
+pub(super) struct PprofLabel {
     #[prost(int64, tag = "1")]
     pub(super) key: i64,
     #[prost(int64, tag = "2")]
@@ -66,7 +66,7 @@ pub(super) struct Label {
 
 /// A module.
 #[derive(Clone, Copy, PartialEq, prost::Message)]
-pub(super) struct Mapping {
+pub(super) struct PprofMapping {
     #[prost(uint64, tag = "1")]
     pub(super) id: u64,
     #[prost(uint64, tag = "2")]
@@ -91,7 +91,7 @@ pub(super) struct Mapping {
 
 /// An address.
 #[derive(Clone, PartialEq, prost::Message)]
-pub(super) struct Location {
+pub(super) struct PprofLocation {
     #[prost(uint64, tag = "1")]
     pub(super) id: u64,
     #[prost(uint64, tag = "2")]
@@ -99,12 +99,12 @@ pub(super) struct Location {
     #[prost(uint64, tag = "3")]
     pub(super) address: u64,
     #[prost(message, repeated, tag = "4")]
-    pub(super) line: Vec<Line>,
+    pub(super) line: Vec<PprofLine>,
 }
 
 /// A function at an address, innermost inlined one first.
 #[derive(Clone, Copy, PartialEq, prost::Message)]
-pub(super) struct Line {
+pub(super) struct PprofLine {
     #[prost(uint64, tag = "1")]
     pub(super) function_id: u64,
     #[prost(int64, tag = "2")]
@@ -113,7 +113,7 @@ pub(super) struct Line {
 
 /// A function.
 #[derive(Clone, Copy, PartialEq, prost::Message)]
-pub(super) struct Function {
+pub(super) struct PprofFunction {
     #[prost(uint64, tag = "1")]
     pub(super) id: u64,
     #[prost(int64, tag = "2")]

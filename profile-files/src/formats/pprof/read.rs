@@ -12,10 +12,10 @@ use rustc_hash::FxHashMap;
 
 use super::EVERYTHING;
 use super::comments::Comments;
-use super::labels::Labels;
+use super::labels::SampleLabels;
 use super::locations::Locations;
-use super::message;
-use super::sections::Sections;
+use super::message::{PprofFunction, PprofLocation, PprofMapping, PprofSample};
+use super::sections::RawMessages;
 use super::units::Values;
 
 /// Most bytes of a file, uncompressed. Ours have a few hundred kilobytes.
@@ -66,9 +66,9 @@ pub fn read(file: impl Read) -> Result<SymbolizedProfile, ReadError> {
     if bytes.is_empty() {
         return Err(ReadError::Malformed("it is empty"));
     }
-    let sections = Sections::new(&bytes)?;
+    let sections = RawMessages::new(&bytes)?;
     let (values, measure) = Values::find(&sections)?;
-    let mut reader = Reader { sections: &sections, profile: SymbolizedProfile::default(), names: 0 };
+    let mut reader = PprofReader { sections: &sections, profile: SymbolizedProfile::default(), names: 0 };
     reader.modules()?;
     let functions = reader.function_messages()?;
     let locations = reader.locations(&functions)?;
@@ -101,17 +101,17 @@ fn bounded(source: impl Read) -> Result<Vec<u8>, ReadError> {
     if bytes.len() as u64 > MAX_BYTES { Err(ReadError::TooLarge) } else { Ok(bytes) }
 }
 
-struct Reader<'a> {
-    sections: &'a Sections<'a>,
+struct PprofReader<'a> {
+    sections: &'a RawMessages<'a>,
     profile: SymbolizedProfile,
     /// Bytes of names copied so far.
     names: usize,
 }
 
 /// Functions by their id in the file.
-type Functions = FxHashMap<u64, message::Function>;
+type Functions = FxHashMap<u64, PprofFunction>;
 
-impl<'a> Reader<'a> {
+impl<'a> PprofReader<'a> {
     fn text(&mut self, index: i64) -> Result<String, ReadError> {
         let text = self.sections.text(index)?;
         self.copied(text.len())?;
@@ -125,7 +125,7 @@ impl<'a> Reader<'a> {
 
     fn modules(&mut self) -> Result<(), ReadError> {
         for bytes in &self.sections.mappings {
-            let mapping = message::Mapping::decode(*bytes)?;
+            let mapping = PprofMapping::decode(*bytes)?;
             let file = self.text(mapping.filename)?;
             let build_id = Some(self.text(mapping.build_id)?).filter(|id| !id.is_empty());
             // `[kernel]` and `[vdso]` are names, not paths.
@@ -140,7 +140,7 @@ impl<'a> Reader<'a> {
     fn function_messages(&self) -> Result<Functions, ReadError> {
         let mut functions = Functions::default();
         for bytes in &self.sections.functions {
-            let function = message::Function::decode(*bytes)?;
+            let function = PprofFunction::decode(*bytes)?;
             functions.insert(function.id, function);
         }
         Ok(functions)
@@ -152,7 +152,7 @@ impl<'a> Reader<'a> {
         let mapping_ids = self.mapping_ids()?;
         let mut known: FxHashMap<(u64, ModuleIndex), FunctionIndex> = FxHashMap::default();
         let mut locations = Locations::default();
-        let mut location = message::Location::default();
+        let mut location = PprofLocation::default();
         for bytes in &self.sections.locations {
             location.clear();
             location.merge(*bytes)?;
@@ -185,7 +185,7 @@ impl<'a> Reader<'a> {
     fn mapping_ids(&self) -> Result<FxHashMap<u64, ModuleIndex>, ReadError> {
         let mut ids = FxHashMap::default();
         for (bytes, at) in self.sections.mappings.iter().zip(0..) {
-            ids.insert(message::Mapping::decode(*bytes)?.id, ModuleIndex(at));
+            ids.insert(PprofMapping::decode(*bytes)?.id, ModuleIndex(at));
         }
         Ok(ids)
     }
@@ -232,12 +232,12 @@ impl<'a> Reader<'a> {
         // Other tools profile one process and do not name it: its executable is the first module.
         let program = self.profile.modules.first().map(|module| module.name.clone()).unwrap_or_default();
         self.profile.stacks.reserve(self.sections.samples.len());
-        let mut sample = message::Sample::default(); // its lists are filled again and again
+        let mut sample = PprofSample::default(); // its lists are filled again and again
         for bytes in &self.sections.samples {
             sample.clear();
             sample.merge(*bytes)?;
             let (samples, cpu_ns) = values.of(&sample.value)?;
-            let labels = Labels::read(self.sections, &sample.label)?;
+            let labels = SampleLabels::read(self.sections, &sample.label)?;
             let next = ProcessIndex(processes.len() as u32);
             let process = *processes.entry((labels.pid, labels.comm)).or_insert(next);
             if process == next {

@@ -4,7 +4,7 @@ use std::str;
 
 use super::WINDOWS_FIELD;
 use super::read::ReadError;
-use super::wire::{Fields, Value, varint};
+use super::wire::{FieldValue, Fields, varint};
 
 /// Most messages, and most texts, in one file. A day of a large fleet has fewer.
 const MAX_ENTRIES: usize = 4_000_000;
@@ -13,7 +13,7 @@ const MAX_MESSAGE: usize = 1 << 20;
 
 /// The file's messages, not yet decoded.
 #[derive(Default)]
-pub(super) struct Sections<'a> {
+pub(super) struct RawMessages<'a> {
     pub(super) sample_types: Vec<&'a [u8]>,
     pub(super) samples: Vec<&'a [u8]>,
     pub(super) mappings: Vec<&'a [u8]>,
@@ -30,15 +30,15 @@ pub(super) struct Sections<'a> {
     entries: usize,
 }
 
-impl<'a> Sections<'a> {
+impl<'a> RawMessages<'a> {
     pub(super) fn new(bytes: &'a [u8]) -> Result<Self, ReadError> {
         let mut sections = Self::default();
         for field in Fields::new(bytes) {
             let (number, value) = field?;
             sections.count(1)?;
             match value {
-                Value::Bytes(bytes) => sections.bytes(number, bytes)?,
-                Value::Number(value) => sections.number(number, value),
+                FieldValue::Bytes(bytes) => sections.bytes(number, bytes)?,
+                FieldValue::Number(value) => sections.number(number, value),
             }
         }
         Ok(sections)

@@ -5,7 +5,9 @@ use flate2::write::GzEncoder;
 use proptest::prelude::*;
 use prost::Message;
 
-use super::message::{self, ValueType};
+use super::message::{
+    PprofFunction, PprofLine, PprofLocation, PprofMapping, PprofProfile, PprofSample, PprofValueType,
+};
 use super::read::ReadError;
 use super::{comments, read, write};
 use crate::formats::Format;
@@ -27,29 +29,29 @@ fn gzip(bytes: &[u8]) -> Vec<u8> {
 }
 
 /// A file as another tool would write it: counts of samples, a period, addresses without names.
-fn of_another_tool() -> message::Profile {
-    message::Profile {
+fn of_another_tool() -> PprofProfile {
+    PprofProfile {
         string_table: ["", "samples", "count", "cpu", "nanoseconds", "/bin/prog", "work"]
             .map(String::from)
             .to_vec(),
-        sample_type: vec![ValueType { kind: 1, unit: 2 }],
-        period_type: Some(ValueType { kind: 3, unit: 4 }),
+        sample_type: vec![PprofValueType { kind: 1, unit: 2 }],
+        period_type: Some(PprofValueType { kind: 3, unit: 4 }),
         period: 10_000_000,
         sample: vec![
-            message::Sample { location_id: vec![1, 2], value: vec![3], label: vec![] },
-            message::Sample { location_id: vec![2], value: vec![1], label: vec![] },
+            PprofSample { location_id: vec![1, 2], value: vec![3], label: vec![] },
+            PprofSample { location_id: vec![2], value: vec![1], label: vec![] },
         ],
-        mapping: vec![message::Mapping { id: 7, filename: 5, ..Default::default() }],
+        mapping: vec![PprofMapping { id: 7, filename: 5, ..Default::default() }],
         location: vec![
-            message::Location { id: 1, mapping_id: 7, address: 0x10, line: vec![] },
-            message::Location {
+            PprofLocation { id: 1, mapping_id: 7, address: 0x10, line: vec![] },
+            PprofLocation {
                 id: 2,
                 mapping_id: 0,
                 address: 0x20,
-                line: vec![message::Line { function_id: 9, line: -1 }],
+                line: vec![PprofLine { function_id: 9, line: -1 }],
             },
         ],
-        function: vec![message::Function { id: 9, name: 6, ..Default::default() }],
+        function: vec![PprofFunction { id: 9, name: 6, ..Default::default() }],
         ..Default::default()
     }
 }
@@ -151,7 +153,7 @@ fn unpacked(profile: &SymbolizedProfile) -> Vec<u8> {
 
 /// `profile` as earlier versions wrote it, with its windows as a text, changed by `edit`.
 fn with_windows(profile: &SymbolizedProfile, edit: impl Fn(&mut serde_json::Value)) -> Vec<u8> {
-    let mut file = message::Profile::decode(unpacked(profile).as_slice()).unwrap();
+    let mut file = PprofProfile::decode(unpacked(profile).as_slice()).unwrap();
     file.windows.clear();
     let spans: Vec<_> = profile.windows.iter().map(|window| (window.start_ns, window.end_ns)).collect();
     let of_stacks = || profile.stacks.iter().map(|stack| stack.windows.iter());
@@ -178,9 +180,9 @@ fn a_replica_says_what_it_is_one_of() {
 fn comments_of_an_earlier_version_are_the_same() {
     let mut profile = testing::profile();
     profile.run.notes = vec!["one\nnote".to_owned(), "and another".to_owned()];
-    let mut file = message::Profile::decode(unpacked(&profile).as_slice()).unwrap();
+    let mut file = PprofProfile::decode(unpacked(&profile).as_slice()).unwrap();
     let now = read(file.encode_to_vec().as_slice()).unwrap();
-    let texts = |file: &message::Profile| -> Vec<String> {
+    let texts = |file: &PprofProfile| -> Vec<String> {
         file.comment.iter().map(|at| file.string_table[*at as usize].clone()).collect()
     };
     let shown: Vec<String> = texts(&file).into_iter().filter(|text| !text.starts_with('#')).collect();
@@ -201,7 +203,7 @@ fn comments_of_an_earlier_version_are_the_same() {
 #[test]
 fn the_program_of_the_heaviest_process_comes_first() {
     let files = |profile: &SymbolizedProfile| -> Vec<String> {
-        let file = message::Profile::decode(unpacked(profile).as_slice()).unwrap();
+        let file = PprofProfile::decode(unpacked(profile).as_slice()).unwrap();
         file.mapping.iter().map(|mapping| file.string_table[mapping.filename as usize].clone()).collect()
     };
     let mut profile = testing::profile();
@@ -218,7 +220,7 @@ fn the_program_of_the_heaviest_process_comes_first() {
     let mut other = of_another_tool();
     other.string_table[5] = "/bin/a-program-of-a-long-name".to_owned();
     other.string_table.push("/bin/helper".to_owned());
-    other.mapping.push(message::Mapping { id: 8, filename: 7, ..Default::default() });
+    other.mapping.push(PprofMapping { id: 8, filename: 7, ..Default::default() });
     other.location.iter_mut().for_each(|location| location.mapping_id = 8);
     assert_eq!(files(&read(other.encode_to_vec().as_slice()).unwrap())[0], "/bin/a-program-of-a-long-name");
     profile.processes[0].comm = "worker-7".to_owned();
@@ -234,7 +236,7 @@ fn the_program_of_the_heaviest_process_comes_first() {
 #[test]
 fn how_long_a_module_is_does_not_depend_on_what_was_sampled() {
     let limits = |profile: &SymbolizedProfile| -> Vec<u64> {
-        let file = message::Profile::decode(unpacked(profile).as_slice()).unwrap();
+        let file = PprofProfile::decode(unpacked(profile).as_slice()).unwrap();
         assert!(file.mapping.iter().all(|mapping| mapping.memory_start == 0));
         file.mapping.iter().map(|mapping| mapping.memory_limit).collect()
     };
@@ -253,7 +255,7 @@ fn how_long_a_module_is_does_not_depend_on_what_was_sampled() {
 
 /// `profile` with another field of windows.
 fn with_field(profile: &SymbolizedProfile, windows: Vec<u8>) -> Vec<u8> {
-    let mut file = message::Profile::decode(unpacked(profile).as_slice()).unwrap();
+    let mut file = PprofProfile::decode(unpacked(profile).as_slice()).unwrap();
     file.windows = windows;
     file.encode_to_vec()
 }
@@ -271,7 +273,7 @@ fn windows_of_an_earlier_version_are_the_same() {
 #[test]
 fn windows_that_are_cut_or_go_on_are_passed_over() {
     let profile = testing::profile();
-    let field = message::Profile::decode(unpacked(&profile).as_slice()).unwrap().windows;
+    let field = PprofProfile::decode(unpacked(&profile).as_slice()).unwrap().windows;
     let windows_in = |field: Vec<u8>| read(with_field(&profile, field).as_slice()).unwrap().windows.len();
     assert_eq!(windows_in(field.clone()), 21);
     for length in 1..field.len() {
@@ -345,13 +347,13 @@ fn what_is_no_profile_of_cpu_time_is_refused() {
 }
 
 /// A profile of locks, as Go writes it: how often, and how long they were waited for.
-fn of_locks() -> message::Profile {
+fn of_locks() -> PprofProfile {
     let mut file = of_another_tool();
     for (at, text) in [(1, "contentions"), (3, "delay")] {
         file.string_table[at] = text.to_owned();
     }
-    file.sample_type.push(ValueType { kind: 3, unit: 4 });
-    file.period_type = Some(ValueType { kind: 1, unit: 2 });
+    file.sample_type.push(PprofValueType { kind: 3, unit: 4 });
+    file.period_type = Some(PprofValueType { kind: 1, unit: 2 });
     file.period = 1;
     for sample in &mut file.sample {
         sample.value.push(700_000_000);
@@ -368,7 +370,7 @@ fn a_time_that_is_no_cpu_time_stays_what_it_is() {
         matches!(super::read_cpu_time(bytes.as_slice()), Err(ReadError::NotCpuTime(of)) if of == "delay time")
     );
     let types = |bytes: &[u8]| -> Vec<String> {
-        let file = message::Profile::decode(bytes).unwrap();
+        let file = PprofProfile::decode(bytes).unwrap();
         let text = |at: i64| file.string_table[at as usize].clone();
         let types = file.sample_type.iter().chain(&file.period_type);
         types.map(|of| format!("{}/{}", text(of.kind), text(of.unit))).collect()
@@ -420,7 +422,7 @@ fn only_what_is_called_cpu_is_cpu_time() {
     // Beside another time, CPU time is what counts.
     let mut both = of_locks();
     both.string_table.push("cpu".to_owned());
-    both.sample_type.insert(0, ValueType { kind: 7, unit: 4 });
+    both.sample_type.insert(0, PprofValueType { kind: 7, unit: 4 });
     both.sample.iter_mut().for_each(|sample| sample.value.insert(0, 1));
     assert!(read(both.encode_to_vec().as_slice()).unwrap().run.measure.is_cpu());
 }
@@ -442,7 +444,7 @@ fn bombs_are_refused() {
 #[test]
 fn stacks_of_stacks_are_refused() {
     let mut deep = of_another_tool();
-    deep.location[1].line = vec![message::Line { function_id: 9, line: 1 }; 10_000];
+    deep.location[1].line = vec![PprofLine { function_id: 9, line: 1 }; 10_000];
     deep.sample[0].location_id = vec![2; 10_000];
     let file = gzip(&deep.encode_to_vec());
     assert!(file.len() < 4096);

@@ -3,9 +3,9 @@
 use profiler_core::profile::Measure;
 use prost::Message;
 
-use super::message::ValueType;
+use super::message::PprofValueType;
 use super::read::ReadError;
-use super::sections::Sections;
+use super::sections::RawMessages;
 
 /// Where to find the two figures of a sample.
 #[derive(Clone, Copy, Debug)]
@@ -20,10 +20,10 @@ pub(super) struct Values {
 
 impl Values {
     /// Finds them by their units, the default type first, and says what they are.
-    pub(super) fn find(sections: &Sections<'_>) -> Result<(Self, Measure), ReadError> {
+    pub(super) fn find(sections: &RawMessages<'_>) -> Result<(Self, Measure), ReadError> {
         let mut types = Vec::new();
         for bytes in &sections.sample_types {
-            let value_type = ValueType::decode(*bytes)?;
+            let value_type = PprofValueType::decode(*bytes)?;
             types.push((value_type.kind, sections.text(value_type.kind)?, sections.text(value_type.unit)?));
         }
         let (period_ns, period_kind) = period(sections)?;
@@ -71,9 +71,9 @@ impl Values {
 }
 
 /// Nanoseconds of a period, and of which time.
-fn period<'a>(sections: &Sections<'a>) -> Result<(f64, &'a str), ReadError> {
+fn period<'a>(sections: &RawMessages<'a>) -> Result<(f64, &'a str), ReadError> {
     let Some(bytes) = sections.period_type else { return Ok((0.0, "")) };
-    let of = ValueType::decode(bytes)?;
+    let of = PprofValueType::decode(bytes)?;
     let ns = ns_per(sections.text(of.unit)?).map_or(0.0, |ns| ns * sections.period.max(0) as f64);
     Ok((ns, sections.text(of.kind)?))
 }

@@ -7,7 +7,7 @@ use super::read::ReadError;
 
 /// A field of the outermost message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Value<'a> {
+pub(super) enum FieldValue<'a> {
     /// A number.
     Number(u64),
     /// A message, a text or a packed list.
@@ -24,16 +24,16 @@ impl<'a> Fields<'a> {
         Self { rest: bytes }
     }
 
-    fn field(&mut self) -> Result<(u64, Value<'a>), ReadError> {
+    fn field(&mut self) -> Result<(u64, FieldValue<'a>), ReadError> {
         let key = varint(&mut self.rest)?;
         let value = match key & 7 {
-            0 => Value::Number(varint(&mut self.rest)?),
-            1 => Value::Bytes(self.take(8)?),
+            0 => FieldValue::Number(varint(&mut self.rest)?),
+            1 => FieldValue::Bytes(self.take(8)?),
             2 => {
                 let length = varint(&mut self.rest)?;
-                Value::Bytes(self.take(length)?)
+                FieldValue::Bytes(self.take(length)?)
             }
-            5 => Value::Bytes(self.take(4)?),
+            5 => FieldValue::Bytes(self.take(4)?),
             _ => return Err(ReadError::Malformed("a field of an unknown kind")),
         };
         Ok((key >> 3, value))
@@ -48,7 +48,7 @@ impl<'a> Fields<'a> {
 }
 
 impl<'a> Iterator for Fields<'a> {
-    type Item = Result<(u64, Value<'a>), ReadError>;
+    type Item = Result<(u64, FieldValue<'a>), ReadError>;
 
     fn next(&mut self) -> Option<Self::Item> {
         if self.rest.is_empty() {

@@ -7,7 +7,10 @@ use flate2::write::GzEncoder;
 use profiler_core::profile::{self, Measure, ModuleIndex, Run, SymbolizedProfile};
 use prost::Message;
 
-use super::message::{Function, Label, Line, Location, Mapping, Profile, Sample, ValueType};
+use super::message::{
+    PprofFunction, PprofLabel, PprofLine, PprofLocation, PprofMapping, PprofProfile, PprofSample,
+    PprofValueType,
+};
 use super::strings::Strings;
 use super::{COMM, EVERYTHING, OUTCOME, PID, comments, main_program, windows};
 
@@ -27,20 +30,20 @@ pub fn encode(profile: &SymbolizedProfile) -> Vec<u8> {
     message(profile).encode_to_vec()
 }
 
-fn message(profile: &SymbolizedProfile) -> Profile {
+fn message(profile: &SymbolizedProfile) -> PprofProfile {
     let mut strings = Strings::new();
     let run = &profile.run;
     let time = match &run.measure {
         Measure::CpuTime => "cpu",
         Measure::Other { time, .. } => time,
     };
-    let samples = ValueType { kind: strings.add(run.measure.counted()), unit: strings.add("count") };
-    let cpu = ValueType { kind: strings.add(time), unit: strings.add("nanoseconds") };
+    let samples = PprofValueType { kind: strings.add(run.measure.counted()), unit: strings.add("count") };
+    let cpu = PprofValueType { kind: strings.add(time), unit: strings.add("nanoseconds") };
     let windows = windows::encode(profile);
     let noted = windows.is_none().then(|| Run { notes: noted(run), ..run.clone() });
     let modules = main_program::first(profile);
     let period_ns = if run.rate.rate_hz > 0.0 { (1e9 / run.rate.rate_hz).round() as i64 } else { 0 };
-    Profile {
+    PprofProfile {
         sample_type: vec![samples, cpu],
         default_sample_type: cpu.kind,
         sample: profile.stacks.iter().map(|stack| sample(profile, stack, &mut strings)).collect(),
@@ -75,16 +78,20 @@ fn sample<'a>(
     profile: &'a SymbolizedProfile,
     stack: &profile::WeightedStack,
     strings: &mut Strings<'a>,
-) -> Sample {
+) -> PprofSample {
     let process = &profile.processes[stack.process.0 as usize];
     let mut label = vec![
-        Label { key: strings.add(PID), number: i64::from(process.pid), text: 0 },
-        Label { key: strings.add(COMM), text: strings.add(process.comm.as_str()), number: 0 },
+        PprofLabel { key: strings.add(PID), number: i64::from(process.pid), text: 0 },
+        PprofLabel { key: strings.add(COMM), text: strings.add(process.comm.as_str()), number: 0 },
     ];
     if stack.outcome.is_truncated() {
-        label.push(Label { key: strings.add(OUTCOME), text: strings.add(stack.outcome.as_str()), number: 0 });
+        label.push(PprofLabel {
+            key: strings.add(OUTCOME),
+            text: strings.add(stack.outcome.as_str()),
+            number: 0,
+        });
     }
-    Sample {
+    PprofSample {
         location_id: stack.frames.iter().map(|location| id(location.0)).collect(),
         value: vec![signed(stack.samples), signed(stack.cpu_ns)],
         label,
@@ -97,18 +104,18 @@ fn mappings<'a>(
     profile: &'a SymbolizedProfile,
     modules: &[ModuleIndex],
     strings: &mut Strings<'a>,
-) -> Vec<Mapping> {
+) -> Vec<PprofMapping> {
     let mapping = |(module, at): (&'a profile::ModuleInfo, u32)| {
         let name = if module.path.is_empty() { &module.name } else { &module.path };
-        Mapping {
+        PprofMapping {
             id: id(at),
             filename: strings.add(name.as_str()),
             build_id: strings.add(module.build_id.as_deref().unwrap_or_default()),
             memory_limit: if module.end == 0 { EVERYTHING } else { page_end(module.end - 1) },
-            ..Mapping::default()
+            ..PprofMapping::default()
         }
     };
-    let mut mappings: Vec<Mapping> = profile.modules.iter().zip(0..).map(mapping).collect();
+    let mut mappings: Vec<PprofMapping> = profile.modules.iter().zip(0..).map(mapping).collect();
     for location in &profile.locations {
         extend(&mut mappings, profile, location);
     }
@@ -122,7 +129,7 @@ fn page_end(address: u64) -> u64 {
 }
 
 /// Makes the location's mapping hold its address and say what is known there.
-fn extend(mappings: &mut [Mapping], profile: &SymbolizedProfile, location: &profile::Location) {
+fn extend(mappings: &mut [PprofMapping], profile: &SymbolizedProfile, location: &profile::Location) {
     let ModuleIndex(module) = location.module;
     let mapping = &mut mappings[module as usize];
     if mapping.memory_limit != EVERYTHING {
@@ -136,9 +143,10 @@ fn extend(mappings: &mut [Mapping], profile: &SymbolizedProfile, location: &prof
     }
 }
 
-fn location((location, id_): (&profile::Location, u64)) -> Location {
-    let line = |line: &profile::Line| Line { function_id: id(line.function.0), line: i64::from(line.line) };
-    Location {
+fn location((location, id_): (&profile::Location, u64)) -> PprofLocation {
+    let line =
+        |line: &profile::Line| PprofLine { function_id: id(line.function.0), line: i64::from(line.line) };
+    PprofLocation {
         id: id_,
         mapping_id: id(location.module.0),
         address: location.address,
@@ -146,8 +154,8 @@ fn location((location, id_): (&profile::Location, u64)) -> Location {
     }
 }
 
-fn function<'a>((function, id): (&'a profile::Function, u64), strings: &mut Strings<'a>) -> Function {
-    Function {
+fn function<'a>((function, id): (&'a profile::Function, u64), strings: &mut Strings<'a>) -> PprofFunction {
+    PprofFunction {
         id,
         name: strings.add(function.name.as_str()),
         system_name: strings.add(function.system_name.as_str()),

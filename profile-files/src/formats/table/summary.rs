@@ -29,10 +29,10 @@ const LARGE: f64 = 0.01;
 const WORTH_A_SHARE_S: f64 = 0.01;
 
 /// Label and text.
-pub(super) type Line = (&'static str, String);
+pub(super) type SummaryLine = (&'static str, String);
 
 /// What the run was and cost, and what is missing of it.
-pub(super) fn about_run(profile: &SymbolizedProfile, table: &FunctionTable) -> Vec<Line> {
+pub(super) fn about_run(profile: &SymbolizedProfile, table: &FunctionTable) -> Vec<SummaryLine> {
     let run = &profile.run;
     let is_idle = table.functions.is_empty() && run.cpu.target_cpu_s < WORTH_SAMPLING_S;
     let mut lines = if is_idle { Vec::new() } else { figures(profile, table) };
@@ -40,7 +40,7 @@ pub(super) fn about_run(profile: &SymbolizedProfile, table: &FunctionTable) -> V
     lines
 }
 
-fn figures(profile: &SymbolizedProfile, table: &FunctionTable) -> Vec<Line> {
+fn figures(profile: &SymbolizedProfile, table: &FunctionTable) -> Vec<SummaryLine> {
     let (run, functions) = (&profile.run, table.functions.as_slice());
     let mut lines = vec![("target", target(run))];
     lines.extend(rate(run).map(|text| ("rate", text)));
@@ -54,8 +54,9 @@ fn figures(profile: &SymbolizedProfile, table: &FunctionTable) -> Vec<Line> {
 }
 
 /// How sure the rows are.
-pub(super) fn about_rows(run: &Run, table: &FunctionTable) -> Vec<Line> {
-    let mut lines: Vec<Line> = precision(run, table).map(|text| ("precision", text)).into_iter().collect();
+pub(super) fn about_rows(run: &Run, table: &FunctionTable) -> Vec<SummaryLine> {
+    let mut lines: Vec<SummaryLine> =
+        precision(run, table).map(|text| ("precision", text)).into_iter().collect();
     let mut tied = table.functions.iter().filter(|function| function.tied == Some(true)).peekable();
     if tied.peek().is_some() {
         let is_known = tied.any(|function| function.long_run_cpu_s_low.is_some());

@@ -6,7 +6,7 @@ use super::*;
 fn the_oldest_go_for_room_and_all_goes_for_age() {
     let folder = TempDir::new().unwrap();
     let bytes = 20 * 4096;
-    let mut store = Store::open(folder.path(), Settings { bytes, ..settings() }, RealDisk).unwrap();
+    let mut store = Store::open(folder.path(), StoreTerms { bytes, ..settings() }, RealDisk).unwrap();
     for minute in 0..50_u64 {
         keep(&mut store, "web", MIDNIGHT + minute * MINUTE, 1).unwrap();
         assert!(store.size().1 <= bytes);
@@ -28,7 +28,7 @@ fn the_oldest_go_for_room_and_all_goes_for_age() {
 fn a_full_store_is_merged_too() {
     let folder = TempDir::new().unwrap();
     let bytes = 60 * 4096;
-    let mut store = Store::open(folder.path(), Settings { bytes, ..settings() }, RealDisk).unwrap();
+    let mut store = Store::open(folder.path(), StoreTerms { bytes, ..settings() }, RealDisk).unwrap();
     for minute in (0..2 * 1440).step_by(10) {
         let at = MIDNIGHT + minute * MINUTE;
         for target in ["a", "b", "c"] {
@@ -48,7 +48,7 @@ fn a_full_store_is_merged_too() {
 #[test]
 fn what_is_larger_than_the_store_is_dropped_and_the_rest_stays() {
     let folder = TempDir::new().unwrap();
-    let mut store = Store::open(folder.path(), Settings { bytes: 4096, ..settings() }, RealDisk).unwrap();
+    let mut store = Store::open(folder.path(), StoreTerms { bytes: 4096, ..settings() }, RealDisk).unwrap();
     keep(&mut store, "web", MIDNIGHT, 1).unwrap();
     let mut large = profile(MIDNIGHT + MINUTE, 2);
     let mut random = fastrand::Rng::with_seed(1);

@@ -79,7 +79,7 @@ fn on_a_full_disk_the_oldest_give_way_to_the_newest() {
 
     // Within a bound that the disk has room for, it goes on.
     let bytes = 300 << 10;
-    let mut bounded = Store::open(&folder, Settings { bytes, ..settings() }, RealDisk).unwrap();
+    let mut bounded = Store::open(&folder, StoreTerms { bytes, ..settings() }, RealDisk).unwrap();
     assert!(keep_large(&mut bounded, 61), "room is made by the oldest");
     assert!(bounded.size().1 <= bytes && bounded.counters().evicted > 0, "{:?}", bounded.counters());
 }

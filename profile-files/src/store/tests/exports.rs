@@ -17,7 +17,7 @@ fn send(store: &Store, export: &str, fate: SendOutcome) -> Option<(String, u64)>
     Some((file_to_send.target, (begin - MIDNIGHT) / MINUTE))
 }
 
-fn tally(store: &Store, export: &str, unix_ns: u64) -> Tally {
+fn tally(store: &Store, export: &str, unix_ns: u64) -> ExportTally {
     store.outboxes().try_tallies(&now(unix_ns)).unwrap()[export]
 }
 
@@ -56,8 +56,14 @@ fn windows_are_sent_once_also_after_a_restart() {
     .map(|(_, begin)| begin)
     .collect();
     assert_eq!(begins, [0, 0, 1, 1], "none from before its time");
-    let expected =
-        Tally { pushed: 2, refused: 1, sent_bytes: 14, pending: 3, lag_ns: MINUTE, ..Tally::default() };
+    let expected = ExportTally {
+        pushed: 2,
+        refused: 1,
+        sent_bytes: 14,
+        pending: 3,
+        lag_ns: MINUTE,
+        ..ExportTally::default()
+    };
     assert_eq!(tally(&first, "a", MIDNIGHT + 3 * MINUTE), expected);
     let file_to_send = first.outboxes().try_take("a", 0, true).unwrap();
     drop(first); // with one that is being sent
@@ -80,7 +86,7 @@ fn what_the_rules_of_an_export_drop_is_settled_and_counted() {
     for (at, fate) in [(0, SendOutcome::LeftOut), (1, SendOutcome::LeftOut)] {
         assert_eq!(send(&first, "a", fate).unwrap().1, at);
     }
-    let expected = Tally { left_out: 2, pending: 1, ..Tally::default() };
+    let expected = ExportTally { left_out: 2, pending: 1, ..ExportTally::default() };
     assert_eq!(tally(&first, "a", MIDNIGHT + 3 * MINUTE), expected);
     drop(first);
     let mut second = store(folder.path());

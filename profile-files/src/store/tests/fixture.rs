@@ -8,13 +8,14 @@ const NINE: u64 = MIDNIGHT + 9 * HOUR;
 
 /// Twenty minutes of two targets from nine o'clock on, but for the tenth to the fourteenth; the first ten of each merged.
 fn write(folder: &Path) {
-    let settings = Settings { age_ns: u64::MAX, hourly_after_ns: 0, daily_after_ns: u64::MAX, ..settings() };
+    let settings =
+        StoreTerms { age_ns: u64::MAX, hourly_after_ns: 0, daily_after_ns: u64::MAX, ..settings() };
     let mut store = Store::open(folder, settings, RealDisk).unwrap();
     for minute in (0..20).filter(|minute| !(10..14).contains(minute)) {
         for (target, pid) in [("web", 1), ("db", 2)] {
             let begin = NINE + minute * MINUTE;
             let labels = BTreeMap::from([("tier".to_owned(), target.len().to_string())]);
-            let window = Window { labels, ..window(target, begin) };
+            let window = TargetWindow { labels, ..window(target, begin) };
             store.write(&now(begin + MINUTE), window, &minute_of(target, pid, begin)).unwrap();
         }
         if minute == 9 {

@@ -118,7 +118,9 @@ fn labels_that_change_keep_their_own_files() {
     for minute in 0..4 {
         let at = MIDNIGHT + minute * MINUTE;
         let labels = BTreeMap::from([("version".to_owned(), (minute / 2).to_string())]);
-        store.write(&now(at), Window { labels, ..window("web", at) }, &profile(at, 1 + minute)).unwrap();
+        store
+            .write(&now(at), TargetWindow { labels, ..window("web", at) }, &profile(at, 1 + minute))
+            .unwrap();
     }
     settle(&mut store, MIDNIGHT + 10 * DAY - 4 * DAY);
     assert_eq!(files(folder.path()).len(), 2);
@@ -161,7 +163,7 @@ fn a_crash_loop_is_merged_as_far_as_a_header_has_room() {
     for at in 0..1000_u64 {
         let begin = MIDNIGHT + at * 3 * SECOND;
         let (boot, to_ns) = (format!("{at:08x}-boot-that-ended-at-once-0000"), 3 * SECOND);
-        let window = Window { boot, from_ns: 0, to_ns, ..window("web", begin) };
+        let window = TargetWindow { boot, from_ns: 0, to_ns, ..window("web", begin) };
         store.write(&now(begin), window, &profile(begin, 1)).unwrap();
     }
     settle(&mut store, MIDNIGHT + 3 * HOUR);
@@ -178,7 +180,7 @@ fn a_crash_loop_is_merged_as_far_as_a_header_has_room() {
 #[test]
 fn time_that_goes_on_is_one_piece() {
     let folder = TempDir::new().unwrap();
-    let by_day = Settings { hourly_after_ns: 30 * DAY, ..settings() };
+    let by_day = StoreTerms { hourly_after_ns: 30 * DAY, ..settings() };
     let mut store = Store::open(folder.path(), by_day, RealDisk).unwrap();
     for minute in 0..1000 {
         keep(&mut store, "web", MIDNIGHT + minute * MINUTE, 1).unwrap();
@@ -315,7 +317,7 @@ fn a_merge_that_fails_is_tried_again_soon_and_then_ever_more_rarely() {
 #[test]
 fn a_larger_bound_lets_merges_go_on_at_once() {
     let folder = TempDir::new().unwrap();
-    let narrow = Settings { bytes: 5 * 4096, ..settings() };
+    let narrow = StoreTerms { bytes: 5 * 4096, ..settings() };
     let mut store = Store::open(folder.path(), narrow, RealDisk).unwrap();
     for minute in 0..5 {
         keep(&mut store, "web", MIDNIGHT + minute * MINUTE, 1).unwrap();
@@ -324,7 +326,7 @@ fn a_larger_bound_lets_merges_go_on_at_once() {
     settle(&mut store, at);
     let waiting = store.waiting(now(at).monotonic_ns);
     assert_eq!((waiting.files, waiting.needed_bytes, store.counters().unmerged), (5, 4096, 1));
-    store.rebound(Settings { bytes: 6 * 4096, ..settings() });
+    store.rebound(StoreTerms { bytes: 6 * 4096, ..settings() });
     settle(&mut store, at + SECOND);
     assert_eq!((files(folder.path()).len(), cpu_ns(folder.path(), &ever())), (1, 5));
 }

@@ -31,8 +31,8 @@ const BOOT: &str = "5f1d2c3b-0000-4000-8000-000000000001";
 /// The wall clock when the boot's clock was zero.
 const BOOTED: u64 = MIDNIGHT - HOUR;
 
-fn settings() -> Settings {
-    Settings { age_ns: 7 * DAY, bytes: 1 << 30, hourly_after_ns: 15 * MINUTE, daily_after_ns: DAY }
+fn settings() -> StoreTerms {
+    StoreTerms { age_ns: 7 * DAY, bytes: 1 << 30, hourly_after_ns: 15 * MINUTE, daily_after_ns: DAY }
 }
 
 /// A clock that runs evenly.
@@ -65,10 +65,16 @@ fn profile(unix_ns: u64, cpu_ns: u64) -> SymbolizedProfile {
 }
 
 /// The window of a minute that begins now, of a clock that runs evenly.
-fn window(target: &str, unix_ns: u64) -> Window {
+fn window(target: &str, unix_ns: u64) -> TargetWindow {
     let from_ns = unix_ns - BOOTED;
     let labels = BTreeMap::from([("team".to_owned(), target.to_uppercase())]);
-    Window { target: target.to_owned(), labels, boot: BOOT.to_owned(), from_ns, to_ns: from_ns + MINUTE }
+    TargetWindow {
+        target: target.to_owned(),
+        labels,
+        boot: BOOT.to_owned(),
+        from_ns,
+        to_ns: from_ns + MINUTE,
+    }
 }
 
 /// Keeps a minute of a target.
@@ -85,7 +91,7 @@ fn ever() -> Query {
 }
 
 /// Reads for somebody who waits to the end.
-fn read(folder: &Path, query: &Query) -> Result<Reading, StoreError> {
+fn read(folder: &Path, query: &Query) -> Result<RangeReading, StoreError> {
     super::read(folder, query, &|| true)
 }
 

@@ -56,7 +56,7 @@ impl Machine {
         self.streams += 1;
         let (event, period_ns) = (self.streams, self.dither.draw(PERIOD_NS));
         self.events.push(Event { event, stream: event, tid, period_ns, left_ns: period_ns as i64 });
-        self.book.started(event, Slot { tid: Some(tid), cpu: 0 }, self.now_ns, period_ns, PERIOD_NS);
+        self.book.started(event, ClockSlot { tid: Some(tid), cpu: 0 }, self.now_ns, period_ns, PERIOD_NS);
     }
 
     fn fork(&mut self, child_ns: u64) {
@@ -152,8 +152,8 @@ fn hit(event: u64, stream: u64, tid: u32, time_ns: u64) -> Hit {
     Hit { event, stream, tid, cpu: 0, time_ns, opened_period_ns: 1_000 }
 }
 
-fn slot(tid: u32) -> Slot {
-    Slot { tid: Some(tid), cpu: 0 }
+fn slot(tid: u32) -> ClockSlot {
+    ClockSlot { tid: Some(tid), cpu: 0 }
 }
 
 /// The clock of thread 7 is renewed, and thread 8 is given one of its own meanwhile.
@@ -201,13 +201,13 @@ fn of_two_clocks_of_one_set_one_counts_and_the_other_is_told() {
 #[test]
 fn clocks_of_whole_cpus_take_over_from_those_of_threads_and_back() {
     let mut book = ClockBook::default();
-    book.started(1, Slot { tid: Some(7), cpu: 0 }, 0, 1_000, 1_000);
+    book.started(1, ClockSlot { tid: Some(7), cpu: 0 }, 0, 1_000, 1_000);
     book.hand_over(0, []);
-    book.started(2, Slot { tid: None, cpu: 0 }, 5_000, 1_000, 1_000);
+    book.started(2, ClockSlot { tid: None, cpu: 0 }, 5_000, 1_000, 1_000);
     book.hand_over(6_000, [1]);
     assert!(book.weigh(&hit(2, 2, 7, 4_999)).is_none() && book.weigh(&hit(1, 1, 7, 4_999)).is_some());
     assert!(book.weigh(&hit(2, 2, 7, 5_000)).is_some() && book.weigh(&hit(1, 1, 7, 5_000)).is_none());
-    book.started(3, Slot { tid: Some(7), cpu: 0 }, 8_000, 1_000, 1_000);
+    book.started(3, ClockSlot { tid: Some(7), cpu: 0 }, 8_000, 1_000, 1_000);
     book.hand_over(9_000, [2]);
     assert!(book.weigh(&hit(2, 2, 7, 8_500)).is_none() && book.weigh(&hit(3, 3, 7, 8_500)).is_some());
     assert!(book.weigh(&hit(2, 2, 6, 8_500)).is_some() && book.weigh(&hit(3, 9, 6, 8_500)).is_none());
@@ -217,8 +217,8 @@ fn clocks_of_whole_cpus_take_over_from_those_of_threads_and_back() {
 #[test]
 fn the_number_of_an_ended_thread_is_free() {
     let mut book = ClockBook::default();
-    book.started(1, Slot { tid: Some(7), cpu: 0 }, 0, 1_000, 1_000);
-    book.started(2, Slot { tid: Some(8), cpu: 0 }, 0, 1_000, 1_000);
+    book.started(1, ClockSlot { tid: Some(7), cpu: 0 }, 0, 1_000, 1_000);
+    book.started(2, ClockSlot { tid: Some(8), cpu: 0 }, 0, 1_000, 1_000);
     book.hand_over(0, []);
     assert_eq!(book.weigh(&hit(1, 30, 8, 2_000)), None);
     book.ended(8);
@@ -231,7 +231,7 @@ fn retired_clocks_are_forgotten() {
     let mut book = ClockBook::default();
     for event in 0..100 {
         let at_ns = event * 1_000_000_000;
-        book.started(event, Slot { tid: Some(event as u32), cpu: 0 }, at_ns, 1_000, 1_000);
+        book.started(event, ClockSlot { tid: Some(event as u32), cpu: 0 }, at_ns, 1_000, 1_000);
         book.hand_over(at_ns, event.checked_sub(1));
         book.weigh(&hit(event, 1_000 + event, 5_000, at_ns));
         book.forget(at_ns);
@@ -246,7 +246,7 @@ proptest! {
     fn hostile_samples_do_no_harm(x in prop::collection::vec(prop_oneof![0..4u64, any::<u64>()], 60)) {
         let mut book = ClockBook::default();
         for x in x.chunks_exact(6) {
-            let slot = Slot { tid: (x[0] != 0).then_some(x[0] as u32), cpu: x[1] as u32 };
+            let slot = ClockSlot { tid: (x[0] != 0).then_some(x[0] as u32), cpu: x[1] as u32 };
             book.started(x[2], slot, x[3], x[4], x[5]);
             book.hand_over(x[4], [x[5]]);
             book.set(slot, x[0], x[1], x[2]);

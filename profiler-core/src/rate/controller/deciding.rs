@@ -1,11 +1,11 @@
 //! Collects what a decision reports: the rate, and all its inputs.
 
-use super::super::decision::{DecidedCost, Decision, LawInForce, LawTerms, RateCaps, Reason, SoFar};
+use super::super::decision::{DecidedCost, Decision, LawInForce, LawTerms, RateCaps, RateReason, SoFar};
 use super::super::rate_target::{BUDGET_MARGIN, RateTarget, horizon_s};
 use super::RateController;
 
 impl RateController {
-    pub(super) fn decision(&self, at_ns: u64, reason: Reason) -> Decision {
+    pub(super) fn decision(&self, at_ns: u64, reason: RateReason) -> Decision {
         let (target, rate_hz) = (self.rate_target(BUDGET_MARGIN), self.rate_hz());
         Decision {
             at_ns,

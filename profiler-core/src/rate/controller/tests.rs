@@ -19,7 +19,7 @@ fn reading(tick: u64, samples: u64) -> Reading {
 fn the_first_guess_takes_half_the_budget_at_most() {
     let mut controller = RateController::new(RateSettings::default(), CostModel::default());
     let first = controller.start(5);
-    assert_eq!((first.reason, first.at_ns, first.bound_by), (Reason::Start, 5, BoundBy::Host));
+    assert_eq!((first.reason, first.at_ns, first.bound_by), (RateReason::Start, 5, BoundBy::Host));
     assert!(first.rate_hz * first.cost.total_hi_us * 1e-6 <= 0.5 * first.caps.budget_ratio * 1.0001);
 }
 
@@ -31,7 +31,7 @@ fn a_fixed_rate_is_metered_and_kept() {
         let decision = controller.step(&reading(tick, 1_000), &TopShares::default());
         assert_eq!(
             (decision.reason, decision.rate_hz, decision.period_ns),
-            (Reason::Fixed, 10_000.0, 100_000)
+            (RateReason::Fixed, 10_000.0, 100_000)
         );
     }
     assert!(controller.account().worst_1s_ratio() > 0.15);

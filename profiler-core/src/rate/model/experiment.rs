@@ -96,9 +96,9 @@ impl Experiment {
     }
 
     /// The figures a person plans with.
-    pub fn plan(&self) -> Plan {
+    pub fn plan(&self) -> ExperimentPlan {
         let n = self.optimum_samples();
-        Plan {
+        ExperimentPlan {
             optimum_samples: n,
             rate_hz: n / self.run_s,
             time_at_optimum_s: self.time_s(n),
@@ -136,7 +136,7 @@ pub struct TimeInterval {
 
 /// What [`Experiment::plan`] found.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-pub struct Plan {
+pub struct ExperimentPlan {
     /// Samples at the optimum, n*.
     pub optimum_samples: f64,
     /// Samples per CPU-second at the optimum.

@@ -58,7 +58,7 @@ impl Program {
             owed += rate_hz * self.cpus * 0.1;
             let samples = owed as u64;
             owed -= samples as f64;
-            let own = Prior::default();
+            let own = OwnCostPrior::default();
             let reading = Reading {
                 at_ns: (tick + 1) * SECOND_NS / 10,
                 target_cpu_ns: (self.cpus * 1e8) as u64,

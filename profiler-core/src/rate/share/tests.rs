@@ -48,9 +48,9 @@ fn loss(demands: &[Demand], rates_hz: &[f64]) -> f64 {
 /// is left.
 fn best_on_a_grid(demands: &[Demand], host_cpus: f64) -> Option<f64> {
     const POINTS: i32 = 120;
-    let claims: Vec<Claim> = demands.iter().map(Claim::new).collect();
+    let claims: Vec<DemandTerms> = demands.iter().map(DemandTerms::new).collect();
     let fixed: f64 = demands.iter().map(|demand| demand.fixed_cpus).sum();
-    let grid = |claim: &Claim| {
+    let grid = |claim: &DemandTerms| {
         let (low, high) = (claim.floor_hz, claim.most_hz);
         (0..=POINTS).map(move |at| low * (high / low).powf(f64::from(at) / f64::from(POINTS)))
     };
@@ -196,7 +196,7 @@ proptest! {
     #[test]
     fn nothing_else_is_better(demands in prop::collection::vec(demand(), 2..4), part in 0.05..1.5_f64) {
         let fixed: f64 = demands.iter().map(|demand| demand.fixed_cpus).sum();
-        let claims: Vec<Claim> = demands.iter().map(Claim::new).collect();
+        let claims: Vec<DemandTerms> = demands.iter().map(DemandTerms::new).collect();
         prop_assume!(claims.iter().all(|claim| claim.most_hz > 1e-3));
         let host_cpus = fixed + part * spent(&claims, |claim| claim.most_hz);
         let shares = share(&demands, host_cpus);
@@ -220,7 +220,7 @@ proptest! {
             prop_assert!(granted_cpus <= host_cpus.max(fixed) * (1.0 + 1e-9), "{shares:?}");
             prop_assert!(shares.spent_cpus <= host_cpus.max(fixed) * (1.0 + 1e-9), "{shares:?}");
             for (share, demand) in shares.of.iter().zip(&demands) {
-                let claim = Claim::new(demand);
+                let claim = DemandTerms::new(demand);
                 prop_assert!(share.rate_hz <= claim.most_hz * 1.000_001, "{share:?} {demand:?}");
                 prop_assert!(shares.is_short || share.rate_hz >= claim.floor_hz);
             }

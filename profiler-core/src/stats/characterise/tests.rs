@@ -80,8 +80,8 @@ fn the_root_mean_square_errors_are_those_printed() {
     }
 }
 
-fn experiment(counts: &[f64], time: f64, standard_error: f64) -> Experiment {
-    Experiment { counts: counts.to_vec(), time, standard_error }
+fn experiment(counts: &[f64], time: f64, standard_error: f64) -> CountedRun {
+    CountedRun { counts: counts.to_vec(), time, standard_error }
 }
 
 /// Table 4.9 (page 26), in µs: three tests of a loop, N = 10. The error printed for the initialisation, 9.11, is not that
@@ -105,7 +105,7 @@ fn indirect_tests_are_told_apart_as_by_hand() {
 const TRUTH: [f64; 4] = [12_600.0, 49.0, 0.2, 500.0];
 
 /// Thirty spin workloads of known depth, each measured with this relative error.
-fn workloads(rng: &mut fastrand::Rng, error: f64, claimed: f64) -> Vec<Experiment> {
+fn workloads(rng: &mut fastrand::Rng, error: f64, claimed: f64) -> Vec<CountedRun> {
     let mut workload = || {
         let samples = 1_000.0 + 9_000.0 * rng.f64();
         let counts =

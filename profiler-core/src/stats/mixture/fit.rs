@@ -44,7 +44,7 @@ pub struct Fit {
 pub fn fit(values: &[f64], most: usize) -> Option<Fit> {
     let mut best: Option<Fit> = None;
     let mut worse = 0;
-    for candidate in candidates(&Sample::of(values)?, most) {
+    for candidate in candidates(&ScaledSample::of(values)?, most) {
         if best.as_ref().is_none_or(|best| candidate.bic < best.bic) {
             (best, worse) = (Some(candidate), 0);
         } else {
@@ -58,7 +58,7 @@ pub fn fit(values: &[f64], most: usize) -> Option<Fit> {
 }
 
 /// The best fits of 1, 2 … components.
-fn candidates(sample: &Sample, most: usize) -> impl Iterator<Item = Fit> {
+fn candidates(sample: &ScaledSample, most: usize) -> impl Iterator<Item = Fit> {
     let enough = (sample.scores.len() + 1) / 3; // as many values as parameters
     let most = most.min(MOST_COMPONENTS).min(enough).max(1);
     let mut before: Option<Vec<Component>> = None;
@@ -73,7 +73,7 @@ fn candidates(sample: &Sample, most: usize) -> impl Iterator<Item = Fit> {
 
 /// A sample in order, shifted and scaled to mean 0 and deviation 1, so that no figure is too large or too
 /// small to be squared.
-pub(super) struct Sample {
+pub(super) struct ScaledSample {
     scores: Vec<f64>,
     mean: f64,
     deviation: f64,
@@ -83,9 +83,9 @@ pub(super) struct Sample {
     least_values: f64,
 }
 
-impl Sample {
+impl ScaledSample {
     /// `None` without a finite value.
-    pub(super) fn of(values: &[f64]) -> Option<Sample> {
+    pub(super) fn of(values: &[f64]) -> Option<ScaledSample> {
         let mut sorted: Vec<f64> = values.iter().copied().filter(|value| value.abs() <= LARGEST).collect();
         sorted.sort_by(f64::total_cmp);
         let sorted = thinned(sorted);
@@ -97,7 +97,7 @@ impl Sample {
         let n = scores.len() as f64;
         let floor = FLOOR * spread(&scores) / n;
         let (mean, deviation) = (mean * largest, deviation * largest);
-        Some(Sample { scores, mean, deviation, floor, least_values: LEAST_VALUES.min(0.999 * n) })
+        Some(ScaledSample { scores, mean, deviation, floor, least_values: LEAST_VALUES.min(0.999 * n) })
     }
 
     pub(super) fn len(&self) -> usize {
@@ -266,8 +266,8 @@ fn spread(scores: &[f64]) -> f64 {
 /// on a pair of values.
 #[cfg(test)]
 pub(super) fn number_as_printed(values: &[f64]) -> usize {
-    let guarded = Sample::of(values).unwrap();
-    let sample = Sample { floor: 1.5 / FLOOR * guarded.floor, least_values: 1e-3, ..guarded };
+    let guarded = ScaledSample::of(values).unwrap();
+    let sample = ScaledSample { floor: 1.5 / FLOOR * guarded.floor, least_values: 1e-3, ..guarded };
     let count = |fit: &Fit| fit.mixture.components().len();
     let criterion = |fit: &Fit| count(fit) as f64 * (fit.values as f64).ln() - 2.0 * fit.log_likelihood;
     let best = candidates(&sample, MOST_COMPONENTS).min_by(|a, b| criterion(a).total_cmp(&criterion(b)));

@@ -6,7 +6,7 @@
 //! rejected, and should be taken in nanoseconds.
 
 use super::Mixture;
-use super::fit::Sample;
+use super::fit::ScaledSample;
 
 /// More resamples change the level by nothing that matters.
 const MOST_RESAMPLES: usize = 10_000;
@@ -30,7 +30,7 @@ pub fn goodness_of_fit(
     resamples: usize,
     rng: &mut fastrand::Rng,
 ) -> Option<GoodnessOfFit> {
-    let sample = Sample::of(values)?;
+    let sample = ScaledSample::of(values)?;
     let distance = distance(&sample, mixture);
     let resamples = resamples.clamp(1, MOST_RESAMPLES);
     let as_far =
@@ -41,14 +41,14 @@ pub fn goodness_of_fit(
 /// The distance of a sample of the mixture from the fit to that sample.
 fn resampled_distance(mixture: &Mixture, size: usize, rng: &mut fastrand::Rng) -> f64 {
     let values: Vec<f64> = (0..size).map(|_| mixture.draw(rng)).collect();
-    let Some(sample) = Sample::of(&values) else { return 0.0 };
+    let Some(sample) = ScaledSample::of(&values) else { return 0.0 };
     // Where a component got no values the sample is as far as it is from the mixture itself.
     let refitted = sample.refit(mixture);
     distance(&sample, refitted.as_ref().unwrap_or(mixture))
 }
 
 /// sup|Fₙ − F|: the sample's cdf jumps at each value, so both sides of it are looked at.
-fn distance(sample: &Sample, mixture: &Mixture) -> f64 {
+fn distance(sample: &ScaledSample, mixture: &Mixture) -> f64 {
     let n = sample.len() as f64;
     let apart = |(index, value): (usize, f64)| {
         let share = mixture.cdf(value);

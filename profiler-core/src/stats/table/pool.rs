@@ -1,7 +1,7 @@
 //! What the functions of a profile know together about how its samples hang together.
 
 use super::super::batch::Batches;
-use super::{Part, Window};
+use super::{Part, WindowSums};
 
 /// Degrees of freedom that the inflation of all functions weighs against that of one.
 const POOL_FREEDOM: f64 = 8.0;
@@ -17,18 +17,18 @@ const COMMON: f64 = 0.5;
 const VOUCHERS: f64 = 10.0;
 
 /// The windows and functions of a run, as far as they make sense.
-pub(super) struct Profile {
-    pub(super) windows: Vec<Window>,
+pub(super) struct PooledProfile {
+    pub(super) windows: Vec<WindowSums>,
     pub(super) batches: Batches,
     /// Sum of all windows (ns).
     pub(super) weight_ns: f64,
     /// Samples of equal weight that would know as much (Kish): where the rate was low, a sample stands for more.
     pub(super) effective: f64,
-    pub(super) seen: Vec<Seen>,
+    pub(super) seen: Vec<SeenFunction>,
 }
 
 /// A function as it was seen.
-pub(super) struct Seen {
+pub(super) struct SeenFunction {
     pub(super) samples: u64,
     pub(super) share: f64,
     /// Windows and weights (ns).
@@ -39,10 +39,10 @@ pub(super) struct Seen {
     variances: Vec<f64>,
 }
 
-impl Profile {
-    pub(super) fn new<F: AsRef<[Part]>>(windows: &[Window], functions: &[F]) -> Self {
+impl PooledProfile {
+    pub(super) fn new<F: AsRef<[Part]>>(windows: &[WindowSums], functions: &[F]) -> Self {
         let sound =
-            |window: &Window| window.weight_ns > 0.0 && window.weight_ns < 1e100 && window.samples > 0;
+            |window: &WindowSums| window.weight_ns > 0.0 && window.weight_ns < 1e100 && window.samples > 0;
         let mut sound_windows = Vec::with_capacity(windows.len());
         let places: Vec<Option<usize>> = windows
             .iter()
@@ -53,8 +53,8 @@ impl Profile {
             })
             .collect();
         let weight_ns: f64 = sound_windows.iter().map(|window| window.weight_ns).sum();
-        let squares: f64 = sound_windows.iter().map(Window::known_squares_ns2).sum();
-        let mut profile = Profile {
+        let squares: f64 = sound_windows.iter().map(WindowSums::known_squares_ns2).sum();
+        let mut profile = PooledProfile {
             batches: Batches::new(&sound_windows),
             windows: sound_windows,
             weight_ns,
@@ -65,7 +65,7 @@ impl Profile {
         profile
     }
 
-    fn seen(&self, parts: &[Part], places: &[Option<usize>]) -> Seen {
+    fn seen(&self, parts: &[Part], places: &[Option<usize>]) -> SeenFunction {
         let (mut samples, mut weight_ns, mut kept) = (0u64, 0.0, Vec::with_capacity(parts.len()));
         let mut squares_ns2 = Vec::with_capacity(parts.len());
         for part in parts {
@@ -83,12 +83,12 @@ impl Profile {
         }
         let share = if weight_ns > 0.0 { (weight_ns / self.weight_ns).min(1.0) } else { 0.0 };
         let variances = self.batches.variances(&kept);
-        Seen { samples, share, variances, parts: kept, squares_ns2 }
+        SeenFunction { samples, share, variances, parts: kept, squares_ns2 }
     }
 
     /// Samples of equal weight that would know as much of this function's share, if they were independent; never more than know
     /// as much of the whole.
-    pub(super) fn knows(&self, seen: &Seen) -> f64 {
+    pub(super) fn knows(&self, seen: &SeenFunction) -> f64 {
         let (p, own_ns2): (f64, f64) = (seen.share, seen.squares_ns2.iter().sum());
         let all_ns2 = self.weight_ns * self.weight_ns / self.effective;
         let variance_ns2 = (1.0 - 2.0 * p) * own_ns2 + p * p * all_ns2;
@@ -97,14 +97,14 @@ impl Profile {
     }
 
     /// The variance of a function's share if samples were independent.
-    fn binomial(&self, seen: &Seen) -> f64 {
+    fn binomial(&self, seen: &SeenFunction) -> f64 {
         seen.share * (1.0 - seen.share) / self.knows(seen)
     }
 }
 
 /// The sum of the squares of a function's weights in a window (ns²): as if its samples were like all others where nobody says that
 /// they are not.
-fn own_squares_ns2(window: &Window, part: &Part) -> f64 {
+fn own_squares_ns2(window: &WindowSums, part: &Part) -> f64 {
     if part.squares_ns2 > 0.0 && part.squares_ns2.is_finite() {
         part.squares_ns2
     } else {
@@ -125,7 +125,7 @@ pub(super) struct Pool {
 }
 
 impl Pool {
-    pub(super) fn of(profile: &Profile) -> Self {
+    pub(super) fn of(profile: &PooledProfile) -> Self {
         let batches = &profile.batches;
         let mut variances = Vec::new();
         for seen in &profile.seen {
@@ -150,7 +150,7 @@ impl Pool {
 
     /// A function's inflation, the mean of its own and the common one by what each is worth, and the degrees of freedom of
     /// that mean (Satterthwaite).
-    pub(super) fn inflation(&self, profile: &Profile, seen: &Seen) -> (f64, f64) {
+    pub(super) fn inflation(&self, profile: &PooledProfile, seen: &SeenFunction) -> (f64, f64) {
         let own = profile.batches.inflation(&seen.variances, profile.binomial(seen));
         let rarer = seen.share.min(1.0 - seen.share);
         let visits = VISITS_PER_SAMPLE * profile.effective / own.factor * rarer;

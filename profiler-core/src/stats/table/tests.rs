@@ -2,7 +2,7 @@ use proptest::prelude::*;
 
 use super::*;
 
-const EVEN: Window = Window { weight_ns: 1e9, samples: 100, squares_ns2: 0.0 };
+const EVEN: WindowSums = WindowSums { weight_ns: 1e9, samples: 100, squares_ns2: 0.0 };
 
 fn part(window: u32, weight_ns: f64, samples: u64) -> Part {
     Part { window, weight_ns, samples, squares_ns2: 0.0 }
@@ -24,7 +24,8 @@ fn a_single_function_is_all_there_is() {
 #[test]
 fn without_samples_nothing_is_known() {
     let nothing: [Vec<Part>; 2] = [vec![], vec![part(7, 1.0, 1)]];
-    for windows in [vec![], vec![Window::default(); 9], vec![Window { weight_ns: f64::NAN, ..EVEN }]] {
+    for windows in [vec![], vec![WindowSums::default(); 9], vec![WindowSums { weight_ns: f64::NAN, ..EVEN }]]
+    {
         let table = IntervalTable::new(&windows, &nothing, Confidence::default());
         assert!(table.rows().iter().all(|row| *row == Row { samples: row.samples, ..Row::NOTHING }));
         assert_eq!((table.samples(), table.weight_ns()), (0, 0.0));
@@ -94,7 +95,7 @@ fn a_share_of_few_heavy_samples_is_as_unsure_as_these() {
     const WINDOWS: u32 = 60;
     let mut rng = fastrand::Rng::with_seed(11);
     let (often, seldom) = (10_000, 100);
-    let all = Window {
+    let all = WindowSums {
         weight_ns: 2e9,
         samples: often + seldom,
         squares_ns2: 1e18 / often as f64 + 1e18 / seldom as f64,
@@ -134,10 +135,10 @@ fn the_error_is_spent_once() {
     assert!(spent > 0.9 && spent <= 1.0 + 1e-12, "{spent}");
 }
 
-fn any_window() -> impl Strategy<Value = Window> {
+fn any_window() -> impl Strategy<Value = WindowSums> {
     let weight = prop_oneof![any::<f64>(), 0.0..1e12];
     (weight, prop_oneof![any::<u64>(), 0u64..500], any_squares())
-        .prop_map(|(weight_ns, samples, squares_ns2)| Window { weight_ns, samples, squares_ns2 })
+        .prop_map(|(weight_ns, samples, squares_ns2)| WindowSums { weight_ns, samples, squares_ns2 })
 }
 
 fn any_part() -> impl Strategy<Value = Part> {

@@ -47,7 +47,7 @@ proptest! {
             let at = usize::try_from(address.checked_sub(STACK)? / 8).ok()?;
             words.get(at).copied().filter(|_| address.is_multiple_of(8))
         };
-        let Found::Rule { rule, .. } = space.find_rule(BODY + 4) else { return Ok(()) };
+        let FoundRule::Rule { rule, .. } = space.find_rule(BODY + 4) else { return Ok(()) };
         let Some(rule) = rule.short() else { return Ok(()) };
         let at = match is_first {
             true => FrameAddress::from_instruction_pointer(BODY + 4),
@@ -55,7 +55,7 @@ proptest! {
         };
         let mut registers = UnwindRegsX86_64::new(BODY + 4, STACK, bp);
         let mut missing = None;
-        let by_library = <UnwindRegsX86_64 as Registers>::unwinder(&space.modules().unwinders).unwind_frame(
+        let by_library = <UnwindRegsX86_64 as MachineRegisters>::unwinder(&space.modules().unwinders).unwind_frame(
             at,
             &mut registers,
             &mut CacheX86_64::default(),

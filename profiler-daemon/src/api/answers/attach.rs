@@ -16,7 +16,7 @@ use crate::service::command::{AttachRequest, DaemonCommand};
 /// What is sent: the keys of a `[[target]]`, with units in the names.
 #[derive(Debug, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
-pub(crate) struct Attach {
+pub(crate) struct AttachBody {
     /// For how long (s).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) duration_s: Option<f64>,
@@ -61,7 +61,7 @@ pub(crate) struct Attach {
 }
 
 pub(super) async fn attach(call: &Call<'_>, body: &[u8]) -> Answer {
-    let asked: Attach = serde_json::from_slice(body).map_err(|error| {
+    let asked: AttachBody = serde_json::from_slice(body).map_err(|error| {
         Problem::bad(format!("the body is not understood ({error}); see /v1/openapi.json"))
     })?;
     let time = duration(asked.duration_s, call.api.bounds.seconds)?;
@@ -90,7 +90,7 @@ fn duration(seconds: Option<f64>, most: Duration) -> Result<Duration, Problem> {
     })
 }
 
-impl Attach {
+impl AttachBody {
     fn into_target(self) -> Result<TargetSettings, String> {
         let pattern = |key: &str, text: Option<String>| {
             text.map(|text| text.parse::<Pattern>().map_err(|error| format!("{key}: {error}"))).transpose()

@@ -21,7 +21,7 @@ use super::params::Params;
 use super::problem::Problem;
 use super::routes::{Operation, Route};
 use super::{Api, openapi};
-use crate::service::command::{DaemonCommand, Refused, Reply};
+use crate::service::command::{CommandRefused, DaemonCommand, ReplySender};
 use crate::service::status_snapshot::StatusSnapshot;
 
 /// An answer, or why there is none.
@@ -73,7 +73,7 @@ async fn target_name(parts: &mut Parts) -> Result<String, Problem> {
     let named = named.map_err(unreadable)?;
     let name = named.iter().next().map(|(_, name)| name.to_owned()).unwrap_or_default();
     let is_name = name.len() <= 256 && name.chars().all(|c| c.is_ascii_alphanumeric() || "-._@:".contains(c));
-    if is_name { Ok(name) } else { Err(Refused::Unknown(profile_files::names::visible(&name)).into()) }
+    if is_name { Ok(name) } else { Err(CommandRefused::Unknown(profile_files::names::visible(&name)).into()) }
 }
 
 impl Call<'_> {
@@ -88,14 +88,14 @@ impl Call<'_> {
     }
 
     /// Sends the loop a command, and waits no longer than a request may take.
-    async fn command<T>(&self, command: impl FnOnce(Reply<T>) -> DaemonCommand) -> Result<T, Problem> {
+    async fn command<T>(&self, command: impl FnOnce(ReplySender<T>) -> DaemonCommand) -> Result<T, Problem> {
         self.command_within(self.api.bounds.answer, command).await
     }
 
     async fn command_within<T>(
         &self,
         time: Duration,
-        command: impl FnOnce(Reply<T>) -> DaemonCommand,
+        command: impl FnOnce(ReplySender<T>) -> DaemonCommand,
     ) -> Result<T, Problem> {
         match timeout(time, self.api.commands.request(command)).await {
             Ok(answer) => Ok(answer?),

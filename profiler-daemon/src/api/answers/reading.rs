@@ -14,7 +14,7 @@ use profiler_core::profile::SymbolizedProfile;
 use tokio::time::timeout;
 
 use crate::api::Api;
-use crate::api::observe::Counters;
+use crate::api::observe::ApiCounters;
 use crate::api::problem::Problem;
 use crate::service::command::DaemonCommand;
 
@@ -61,13 +61,13 @@ impl Write for Sheet<'_> {
 }
 
 /// A request that waits for its profile; dropped before that is there, the client has left.
-struct Waiting<'a> {
+struct WaitingRequest<'a> {
     left: Left,
-    counters: &'a Counters,
+    counters: &'a ApiCounters,
     is_over: bool,
 }
 
-impl Waiting<'_> {
+impl WaitingRequest<'_> {
     /// It takes too long: what is being read is for nobody, though the client is there.
     fn give_up(&mut self) {
         self.left.0.store(true, Ordering::Relaxed);
@@ -75,7 +75,7 @@ impl Waiting<'_> {
     }
 }
 
-impl Drop for Waiting<'_> {
+impl Drop for WaitingRequest<'_> {
     fn drop(&mut self) {
         if !self.is_over {
             self.left.0.store(true, Ordering::Relaxed);
@@ -94,7 +94,7 @@ pub(super) async fn render(
     let waiting = timeout(api.bounds.answer, Arc::clone(&api.renderings).acquire_owned());
     let permit = waiting.await.ok().and_then(Result::ok).ok_or_else(busy)?;
     let folder = api.force().settings.store.folder.clone();
-    let mut waiting = Waiting { left: Left::default(), counters: &api.counters, is_over: false };
+    let mut waiting = WaitingRequest { left: Left::default(), counters: &api.counters, is_over: false };
     let left = waiting.left.clone();
     let work = tokio::task::spawn_blocking(move || {
         let _permit = permit; // as long as it works, which is until it finds that nobody waits for it

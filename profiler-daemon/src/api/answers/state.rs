@@ -8,7 +8,7 @@ use serde_json::json as object;
 use super::{Answer, Call, content, json};
 use crate::api::metrics::{self, Form};
 use crate::api::problem::Problem;
-use crate::service::command::{DaemonCommand, Refused};
+use crate::service::command::{CommandRefused, DaemonCommand};
 
 /// Whether the loop turns. Says nothing of why it does not: anyone may ask.
 pub(super) async fn health(call: &Call<'_>) -> Answer {
@@ -45,12 +45,12 @@ pub(super) async fn targets(call: &Call<'_>) -> Answer {
 pub(super) async fn target(call: &Call<'_>) -> Answer {
     let targets = call.latest().await?.targets();
     let found = targets.into_iter().find(|target| target.name == call.name);
-    json(StatusCode::OK, &found.ok_or_else(|| Refused::Unknown(call.name.clone()))?)
+    json(StatusCode::OK, &found.ok_or_else(|| CommandRefused::Unknown(call.name.clone()))?)
 }
 
 pub(super) async fn decisions(call: &Call<'_>) -> Answer {
     let decisions = call.latest().await?.decisions(&call.name);
-    let decisions = decisions.ok_or_else(|| Refused::Unknown(call.name.clone()))?;
+    let decisions = decisions.ok_or_else(|| CommandRefused::Unknown(call.name.clone()))?;
     json(StatusCode::OK, &object!({ "target": call.name, "decisions": decisions }))
 }
 

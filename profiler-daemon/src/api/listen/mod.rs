@@ -15,7 +15,7 @@ use socket::PeerRule;
 use token::Token;
 
 /// Who is let in. Replaced as a whole when the settings are read again.
-pub(super) struct Rules {
+pub(super) struct AccessRules {
     /// Who may use the socket.
     pub(super) peers: PeerRule,
     /// What requests over the network have to show.
@@ -32,7 +32,7 @@ pub(super) struct Network {
     pub(super) tls: Option<TlsAcceptor>,
 }
 
-impl Rules {
+impl AccessRules {
     /// Reads everything that the settings name.
     ///
     /// # Errors

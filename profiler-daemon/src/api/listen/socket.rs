@@ -87,13 +87,13 @@ fn may_give(group: Gid) -> bool {
 
 /// The place of a socket, as long as it is ours.
 #[derive(Debug)]
-pub(in crate::api) struct Place {
+pub(in crate::api) struct SocketPlace {
     path: PathBuf,
     /// Device and inode: another daemon may have put its own there.
     identity: (u64, u64),
 }
 
-impl Place {
+impl SocketPlace {
     /// Where it is.
     pub(in crate::api) fn path(&self) -> &Path {
         &self.path
@@ -109,7 +109,7 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for SocketPlace {
     fn drop(&mut self) {
         if identity(&self.path).is_some_and(|found| found == self.identity) {
             let _ = fs::remove_file(&self.path); // nobody is left to tell
@@ -126,7 +126,7 @@ fn identity(path: &Path) -> Option<(u64, u64)> {
 /// # Errors
 ///
 /// If another daemon answers there, something else has the name, or it is not permitted.
-pub(in crate::api) fn listen(path: &Path, rule: &PeerRule) -> Result<(UnixListener, Place)> {
+pub(in crate::api) fn listen(path: &Path, rule: &PeerRule) -> Result<(UnixListener, SocketPlace)> {
     let shown = path.display();
     make_folder(path)?;
     remove_stale(path)?;
@@ -139,7 +139,7 @@ pub(in crate::api) fn listen(path: &Path, rule: &PeerRule) -> Result<(UnixListen
         .map_err(|error| anyhow!("{shown} cannot be made ({error}); write another path as listen.socket"))?;
     let identity =
         identity(path).ok_or_else(|| anyhow!("{shown} was removed as it was made; start again"))?;
-    let place = Place { path: path.to_owned(), identity };
+    let place = SocketPlace { path: path.to_owned(), identity };
     rule.apply(path)?;
     Ok((listener, place))
 }

@@ -2,12 +2,12 @@
 
 use std::fmt;
 
-use super::{Figure, Kind, Out, counter, gauge};
+use super::{MetricFigure, MetricKind, Out, counter, gauge};
 use crate::containers::RuntimeStatus;
 use crate::fleet::FleetStatus;
 use crate::service::state::{ExportStatus, Status};
 
-const FIGURES: &[Figure<Status>] = &[
+const FIGURES: &[MetricFigure<Status>] = &[
     gauge("status_age_seconds", "Age of these figures; the loop publishes them every second.", |s| {
         Some(s.age_s)
     }),
@@ -142,7 +142,7 @@ const FIGURES: &[Figure<Status>] = &[
 ];
 
 /// Of each export.
-const EXPORT_FIGURES: &[Figure<ExportStatus>] = &[
+const EXPORT_FIGURES: &[MetricFigure<ExportStatus>] = &[
     counter("export_windows_pushed", "Windows that the backend acknowledged.", |e| Some(e.pushed as f64)),
     counter("export_windows_refused", "Windows that the backend did not take.", |e| Some(e.refused as f64)),
     counter("export_windows_left_out", "Windows that the export's relabelling rules drop.", |e| {
@@ -163,7 +163,7 @@ const EXPORT_FIGURES: &[Figure<ExportStatus>] = &[
 ];
 
 /// Of each container runtime that is asked.
-const RUNTIME_FIGURES: &[Figure<RuntimeStatus>] = &[
+const RUNTIME_FIGURES: &[MetricFigure<RuntimeStatus>] = &[
     gauge("runtime_containers", "Containers in the runtime's last response.", |r| Some(r.containers as f64)),
     counter("runtime_requests", "Requests to the container runtime.", |r| Some(r.asked as f64)),
     counter("runtime_failures", "Requests to the container runtime without a response.", |r| {
@@ -186,7 +186,7 @@ fn flag(is_so: bool) -> f64 {
 /// Writes all of them.
 pub(super) fn encode(status: &Status, out: &mut Out<'_>) -> fmt::Result {
     let build = [(vec![("version", status.version.clone())], 1.0)];
-    out.series("build_info", Kind::Gauge, "Version of the daemon.", build)?;
+    out.series("build_info", MetricKind::Gauge, "Version of the daemon.", build)?;
     for figure in FIGURES {
         if let Some(value) = (figure.value)(status) {
             out.one(figure.name, figure.kind, figure.help, value)?;
@@ -203,7 +203,7 @@ pub(super) fn encode(status: &Status, out: &mut Out<'_>) -> fmt::Result {
     let by_state = by_state.map(|(state, count)| (vec![("state", state.to_owned())], count as f64));
     out.series(
         "targets",
-        Kind::Gauge,
+        MetricKind::Gauge,
         "Targets by state; relabelling rules drop those that are dropped.",
         by_state,
     )?;
@@ -216,7 +216,7 @@ pub(super) fn encode(status: &Status, out: &mut Out<'_>) -> fmt::Result {
     let by_reason = by_reason.map(|(reason, count)| (vec![("reason", reason.to_owned())], count as f64));
     let help = "Windows that were dropped, by reason: the queue was full, the disk was full, or the disk \
                 refused.";
-    out.series("store_windows_dropped", Kind::Counter, help, by_reason)?;
+    out.series("store_windows_dropped", MetricKind::Counter, help, by_reason)?;
     EXPORT_FIGURES.iter().try_for_each(|figure| {
         let labels = |export: &ExportStatus| vec![("export", export.name.clone())];
         let of_all =

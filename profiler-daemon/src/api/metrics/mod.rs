@@ -14,7 +14,7 @@ use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::Registry;
 
-use super::observe::Counters;
+use super::observe::ApiCounters;
 use crate::service::state::{Status, TargetStatus};
 
 /// A form that Prometheus reads.
@@ -38,7 +38,7 @@ impl Form {
 
 /// What a figure is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
+enum MetricKind {
     /// It grows; its name gets `_total`.
     Counter,
     /// It goes up and down.
@@ -46,25 +46,25 @@ enum Kind {
 }
 
 /// A figure of something.
-struct Figure<T> {
+struct MetricFigure<T> {
     /// The name of its metric, with its unit.
     name: &'static str,
-    kind: Kind,
+    kind: MetricKind,
     help: &'static str,
     /// Its value; none where it is not known.
     value: fn(&T) -> Option<f64>,
 }
 
-const fn gauge<T>(name: &'static str, help: &'static str, value: fn(&T) -> Option<f64>) -> Figure<T> {
-    Figure { name, kind: Kind::Gauge, help, value }
+const fn gauge<T>(name: &'static str, help: &'static str, value: fn(&T) -> Option<f64>) -> MetricFigure<T> {
+    MetricFigure { name, kind: MetricKind::Gauge, help, value }
 }
 
-const fn counter<T>(name: &'static str, help: &'static str, value: fn(&T) -> Option<f64>) -> Figure<T> {
-    Figure { name, kind: Kind::Counter, help, value }
+const fn counter<T>(name: &'static str, help: &'static str, value: fn(&T) -> Option<f64>) -> MetricFigure<T> {
+    MetricFigure { name, kind: MetricKind::Counter, help, value }
 }
 
 /// Labels of a series.
-type Labels<'a> = Vec<(&'a str, String)>;
+type SeriesLabels<'a> = Vec<(&'a str, String)>;
 
 /// All of it at a moment.
 #[derive(Debug)]
@@ -85,7 +85,7 @@ struct Snapshot {
 pub(super) fn write(
     status: Status,
     targets: Vec<TargetStatus>,
-    own: &Counters,
+    own: &ApiCounters,
     form: Form,
 ) -> Result<String, fmt::Error> {
     let snapshot = Snapshot {
@@ -113,17 +113,17 @@ impl Collector for Snapshot {
         target::encode(&self.targets, &mut out)?;
         let answers =
             self.answers.iter().map(|(code, count)| (vec![("code", code.to_string())], *count as f64));
-        out.series("http_requests", Kind::Counter, "Requests that were answered, by status.", answers)?;
+        out.series("http_requests", MetricKind::Counter, "Requests that were answered, by status.", answers)?;
         out.one(
             "http_panics",
-            Kind::Counter,
+            MetricKind::Counter,
             "Requests that ended in an internal error.",
             self.panics as f64,
         )?;
         let help = "Connections that ended before their request was answered.";
-        out.one("http_connections_failed", Kind::Counter, help, self.connections_failed as f64)?;
+        out.one("http_connections_failed", MetricKind::Counter, help, self.connections_failed as f64)?;
         let help = "Profiles that were read no further since the client had left.";
-        out.one("http_profiles_abandoned", Kind::Counter, help, self.profiles_abandoned as f64)
+        out.one("http_profiles_abandoned", MetricKind::Counter, help, self.profiles_abandoned as f64)
     }
 }
 
@@ -132,7 +132,7 @@ struct Out<'a>(DescriptorEncoder<'a>);
 
 impl Out<'_> {
     /// A metric of one series.
-    fn one(&mut self, name: &str, kind: Kind, help: &str, value: f64) -> fmt::Result {
+    fn one(&mut self, name: &str, kind: MetricKind, help: &str, value: f64) -> fmt::Result {
         if !value.is_finite() {
             return Ok(());
         }
@@ -142,13 +142,13 @@ impl Out<'_> {
     fn describe<'s>(
         &'s mut self,
         name: &'s str,
-        kind: Kind,
+        kind: MetricKind,
         help: &str,
     ) -> Result<MetricEncoder<'s>, fmt::Error> {
         let help = help.trim_end_matches('.'); // the writer ends the sentence
         let metric_type = match kind {
-            Kind::Counter => MetricType::Counter,
-            Kind::Gauge => MetricType::Gauge,
+            MetricKind::Counter => MetricType::Counter,
+            MetricKind::Gauge => MetricType::Gauge,
         };
         self.0.encode_descriptor(name, help, None, metric_type)
     }
@@ -157,9 +157,9 @@ impl Out<'_> {
     fn series<'l>(
         &mut self,
         name: &str,
-        kind: Kind,
+        kind: MetricKind,
         help: &str,
-        series: impl IntoIterator<Item = (Labels<'l>, f64)>,
+        series: impl IntoIterator<Item = (SeriesLabels<'l>, f64)>,
     ) -> fmt::Result {
         let mut series = series.into_iter().filter(|(_, value)| value.is_finite()).peekable();
         if series.peek().is_none() {
@@ -168,17 +168,18 @@ impl Out<'_> {
         let mut metric = self.describe(name, kind, help)?;
         for (labels, value) in series {
             // The writer puts the text between quotes as it is.
-            let labels: Labels<'_> = labels.into_iter().map(|(name, text)| (name, escaped(&text))).collect();
+            let labels: SeriesLabels<'_> =
+                labels.into_iter().map(|(name, text)| (name, escaped(&text))).collect();
             encode(metric.encode_family(&labels)?, kind, value)?;
         }
         Ok(())
     }
 }
 
-fn encode(series: MetricEncoder<'_>, kind: Kind, value: f64) -> fmt::Result {
+fn encode(series: MetricEncoder<'_>, kind: MetricKind, value: f64) -> fmt::Result {
     match kind {
-        Kind::Counter => ConstCounter::new(value).encode(series),
-        Kind::Gauge => ConstGauge::new(value).encode(series),
+        MetricKind::Counter => ConstCounter::new(value).encode(series),
+        MetricKind::Gauge => ConstGauge::new(value).encode(series),
     }
 }
 

@@ -2,11 +2,11 @@
 
 use std::fmt;
 
-use super::{Figure, Kind, Labels, Out, counter, gauge};
+use super::{MetricFigure, MetricKind, Out, SeriesLabels, counter, gauge};
 use crate::fleet::ReplicaSource;
 use crate::service::state::{Origin, TargetState, TargetStatus};
 
-const FIGURES: &[Figure<TargetStatus>] = &[
+const FIGURES: &[MetricFigure<TargetStatus>] = &[
     gauge("target_ends_in_seconds", "Time until the target ends.", |t| t.ends_in_s),
     gauge("target_processes", "Processes of the target.", |t| Some(t.processes as f64)),
     gauge("target_rate_hertz", "Samples per CPU-second.", |t| t.sampling.rate_hz),
@@ -75,7 +75,7 @@ fn state(state: TargetState) -> &'static str {
 }
 
 /// What a target is, in labels of a series of its own: they change, and every other series should not end then.
-fn info(target: &TargetStatus) -> Labels<'static> {
+fn info(target: &TargetStatus) -> SeriesLabels<'static> {
     let origin = match target.origin {
         Origin::Settings => "settings",
         Origin::Request => "request",
@@ -106,7 +106,7 @@ fn label_names<'k>(keys: impl Iterator<Item = &'k String>) -> Vec<String> {
 }
 
 /// What the overhead is made of.
-fn parts(target: &TargetStatus) -> Vec<(Labels<'static>, f64)> {
+fn parts(target: &TargetStatus) -> Vec<(SeriesLabels<'static>, f64)> {
     let Some(parts) = &target.sampling.overhead_parts else { return Vec::new() };
     let parts = [
         ("base", parts.base_ratio),
@@ -124,7 +124,7 @@ fn parts(target: &TargetStatus) -> Vec<(Labels<'static>, f64)> {
 /// Writes all of them.
 pub(super) fn encode(targets: &[TargetStatus], out: &mut Out<'_>) -> fmt::Result {
     let infos = targets.iter().map(|target| (info(target), 1.0));
-    out.series("target_info", Kind::Gauge, "Information about the target; always 1.", infos)?;
+    out.series("target_info", MetricKind::Gauge, "Information about the target; always 1.", infos)?;
     let names: Vec<Vec<String>> = targets.iter().map(|target| label_names(target.labels.keys())).collect();
     let labels = targets.iter().zip(&names).map(|(target, names)| {
         let own = std::iter::once(("target", target.name.clone()));
@@ -132,7 +132,7 @@ pub(super) fn encode(targets: &[TargetStatus], out: &mut Out<'_>) -> fmt::Result
             names.iter().zip(target.labels.values()).map(|(name, text)| (name.as_str(), text.clone()));
         (own.chain(given).collect(), 1.0)
     });
-    out.series("target_labels", Kind::Gauge, "Labels from the settings; always 1.", labels)?;
+    out.series("target_labels", MetricKind::Gauge, "Labels from the settings; always 1.", labels)?;
     let figures = FIGURES.iter();
     for figure in figures {
         let series = targets
@@ -141,13 +141,13 @@ pub(super) fn encode(targets: &[TargetStatus], out: &mut Out<'_>) -> fmt::Result
         out.series(figure.name, figure.kind, figure.help, series)?;
     }
     let help = "Share of its CPU time that each part of the overhead took since it was attached to.";
-    out.series("target_overhead_part_ratio", Kind::Gauge, help, targets.iter().flat_map(parts))?;
+    out.series("target_overhead_part_ratio", MetricKind::Gauge, help, targets.iter().flat_map(parts))?;
     let fixed = targets.iter().filter_map(|target| {
         Some((vec![("target", target.name.clone())], target.sampling.overhead_parts.as_ref()?.fixed_ratio))
     });
     out.series(
         "target_overhead_fixed_ratio",
-        Kind::Gauge,
+        MetricKind::Gauge,
         "Part of the overhead that no sample causes.",
         fixed,
     )

@@ -3,7 +3,7 @@
 use profile_files::FORMATS;
 use serde_json::{Map, Value, json};
 
-use super::params::{Kind, Parameter};
+use super::params::{Parameter, ParameterKind};
 use super::problem::PROBLEM_JSON;
 use super::routes::{Operation, ROUTES, Route};
 
@@ -80,13 +80,13 @@ fn reference(schema: &str) -> Value {
 fn query(parameter: &Parameter) -> Value {
     let text = |pattern: &str| json!({ "type": "string", "pattern": pattern });
     let one = match parameter.kind {
-        Kind::Moment => {
+        ParameterKind::Moment => {
             json!({ "type": "string", "format": "moment", "examples": ["-1h", "09:30", "2026-11-22T09:30Z", "1760000000"] })
         }
-        Kind::Seconds => json!({ "type": "integer", "minimum": 1, "maximum": 3600 }),
-        Kind::Target => text("^[^\\x00-\\x1f\\x7f-\\x9f]*$"),
-        Kind::Label => text("^[^=\\x00-\\x1f\\x7f-\\x9f]+=[^\\x00-\\x1f\\x7f-\\x9f]*$"),
-        Kind::Format => json!({ "type": "string", "enum": FORMATS.map(|format| format.name) }),
+        ParameterKind::Seconds => json!({ "type": "integer", "minimum": 1, "maximum": 3600 }),
+        ParameterKind::Target => text("^[^\\x00-\\x1f\\x7f-\\x9f]*$"),
+        ParameterKind::Label => text("^[^=\\x00-\\x1f\\x7f-\\x9f]+=[^\\x00-\\x1f\\x7f-\\x9f]*$"),
+        ParameterKind::Format => json!({ "type": "string", "enum": FORMATS.map(|format| format.name) }),
     };
     let schema = if parameter.kind.is_repeated() {
         json!({ "type": "array", "items": one, "maxItems": 100 })
@@ -104,7 +104,7 @@ fn query(parameter: &Parameter) -> Value {
 
 fn description(parameter: &Parameter) -> String {
     match parameter.kind {
-        Kind::Format => {
+        ParameterKind::Format => {
             let formats = FORMATS.map(|format| format!("{format} ({})", format.about));
             format!("{} One of {}.", parameter.doc, formats.join(", "))
         }

@@ -10,7 +10,7 @@ use profiler_core::unwind::method::Method;
 use serde_json::{Value, json};
 
 use super::super::metrics::{self, Form};
-use super::super::observe::Counters;
+use super::super::observe::ApiCounters;
 use super::super::openapi;
 use super::super::routes::ROUTES;
 use super::*;
@@ -107,7 +107,7 @@ fn store_status() -> StoreStatus {
         },
         left_alone_files: 1042,
         notes: Vec::new(),
-        waiting: store::Waiting { files: 1036, needed_bytes: 1037, retry_s: 1038.0, why: None },
+        waiting: store::UnmergedFiles { files: 1036, needed_bytes: 1037, retry_s: 1038.0, why: None },
     }
 }
 
@@ -322,7 +322,7 @@ fn the_document_is_what_the_router_does() {
 
 fn written(form: Form) -> String {
     let second = TargetStatus { name: "db".to_owned(), ..target("db") };
-    metrics::write(status(), vec![full_target(), second], &Counters::default(), form).unwrap()
+    metrics::write(status(), vec![full_target(), second], &ApiCounters::default(), form).unwrap()
 }
 
 #[test]

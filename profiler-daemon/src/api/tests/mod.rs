@@ -20,10 +20,10 @@ use config::DaemonSettings;
 use profiler_core::rate::Decision;
 use tempfile::TempDir;
 
-use super::bounds::Bounds;
+use super::bounds::ApiBounds;
 use super::{Server, start_within};
 use crate::service::command::{
-    self, AttachRequest, Attached, CommandReceiver, DaemonCommand, Flush, Publisher, Refused,
+    self, AttachRequest, Attached, CommandReceiver, CommandRefused, DaemonCommand, Flush, Publisher,
 };
 use crate::service::recent::RecentDecisions;
 use crate::service::state::{DecisionEntry, Status, TargetStatus};
@@ -73,10 +73,10 @@ impl Got {
 
 impl Daemon {
     pub(super) fn new() -> Self {
-        Self::with(Bounds::default(), |_, _| {})
+        Self::with(ApiBounds::default(), |_, _| {})
     }
 
-    pub(super) fn with(bounds: Bounds, change: impl FnOnce(&mut DaemonSettings, &TempDir)) -> Self {
+    pub(super) fn with(bounds: ApiBounds, change: impl FnOnce(&mut DaemonSettings, &TempDir)) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let mut settings = DaemonSettings::default();
         settings.listen.socket = folder.path().join("run/sweetspot.sock");
@@ -140,12 +140,12 @@ pub(super) fn target(name: &str) -> TargetStatus {
 /// A decision, with every figure another.
 pub(super) fn decision() -> DecisionEntry {
     use profiler_core::rate::model::BoundBy;
-    use profiler_core::rate::{DecidedCost, LawInForce, LawTerms, RateCaps, Reason, SoFar};
+    use profiler_core::rate::{DecidedCost, LawInForce, LawTerms, RateCaps, RateReason, SoFar};
     let decision = Decision {
         at_ns: 1,
         rate_hz: 2.0,
         period_ns: 3,
-        reason: Reason::Retune,
+        reason: RateReason::Retune,
         bound_by: BoundBy::Law,
         cost: DecidedCost {
             overhead_us: 4.0,
@@ -220,9 +220,9 @@ fn answer(command: DaemonCommand, heard: &Heard, publisher: &Publisher) {
             let attached =
                 |name: &str| Attached { name: name.to_owned(), takes_from: vec!["web".to_owned()] };
             let made = match wanted.target.name.as_str() {
-                "web" => {
-                    Err(Refused::Conflict("a target is called web already; choose another name".to_owned()))
-                }
+                "web" => Err(CommandRefused::Conflict(
+                    "a target is called web already; choose another name".to_owned(),
+                )),
                 "" => Ok(attached("asked-1")),
                 name => Ok(attached(name)),
             };
@@ -231,9 +231,11 @@ fn answer(command: DaemonCommand, heard: &Heard, publisher: &Publisher) {
         }
         DaemonCommand::Detach(name, reply) => {
             let done = match name.as_str() {
-                "web" => Err(Refused::Conflict("web stands in the settings; remove it there".to_owned())),
+                "web" => {
+                    Err(CommandRefused::Conflict("web stands in the settings; remove it there".to_owned()))
+                }
                 "asked-1" => Ok(()),
-                _ => Err(Refused::Unknown(name)),
+                _ => Err(CommandRefused::Unknown(name)),
             };
             let _ = reply.send(done);
         }

@@ -19,7 +19,7 @@ fn write_token(path: &Path, token: &str) {
 }
 
 fn networked(change: impl FnOnce(&mut DaemonSettings, &TempDir)) -> Daemon {
-    Daemon::with(Bounds::default(), |settings, folder| {
+    Daemon::with(ApiBounds::default(), |settings, folder| {
         let file = folder.path().join("token");
         write_token(&file, TOKEN);
         settings.listen.tcp = "127.0.0.1:0".parse().ok();
@@ -216,7 +216,7 @@ fn connections_that_say_nothing_shut_nobody_out() {
     let folder = tempfile::tempdir().unwrap();
     let token = folder.path().join("token");
     write_token(&token, TOKEN);
-    let bounds = Bounds { head: Duration::from_secs(3600), ..Bounds::default() };
+    let bounds = ApiBounds { head: Duration::from_secs(3600), ..ApiBounds::default() };
     let daemon = Daemon::with(bounds, |settings, _| {
         settings.listen.tcp = "127.0.0.1:0".parse().ok();
         settings.listen.token_file = Some(token.clone());

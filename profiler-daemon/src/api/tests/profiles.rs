@@ -10,7 +10,7 @@ const STORE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/fixtures/stor
 const RANGE: &str = "from=2026-11-16T09:00Z&to=2026-11-16T09:20Z";
 
 fn daemon() -> Daemon {
-    Daemon::with(Bounds::default(), |settings, _| {
+    Daemon::with(ApiBounds::default(), |settings, _| {
         settings.store.folder = Path::new(STORE).canonicalize().unwrap()
     })
 }
@@ -181,7 +181,7 @@ fn what_reaches_into_the_open_windows_ends_them_first() {
 #[test]
 fn a_folder_that_cannot_be_read_is_an_error_of_ours() {
     let daemon =
-        Daemon::with(Bounds::default(), |settings, _| settings.store.folder = "/nowhere/at/all".into());
+        Daemon::with(ApiBounds::default(), |settings, _| settings.store.folder = "/nowhere/at/all".into());
     let got = daemon.get("/v1/profile?from=-2h&to=-1h");
     assert_eq!(got.status, 500);
     assert!(got.text().contains("/nowhere/at/all cannot be read"), "{}", got.text());

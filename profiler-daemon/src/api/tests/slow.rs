@@ -10,9 +10,9 @@ use nix::sys::fanotify::{
 use super::*;
 
 /// Long enough for a client that does its part on a busy machine, short enough for a test.
-fn hasty() -> Bounds {
+fn hasty() -> ApiBounds {
     let short = Duration::from_millis(300);
-    Bounds { head: short, body: short, rest: short, connections: 8, ..Bounds::default() }
+    ApiBounds { head: short, body: short, rest: short, connections: 8, ..ApiBounds::default() }
 }
 
 #[test]
@@ -61,7 +61,7 @@ fn a_body_that_does_not_come_is_not_waited_for() {
 fn a_connection_serves_many_requests_and_may_not_rest_for_ever() {
     // The connection must stay open if this thread pauses between two requests.
     let long = Duration::from_secs(3);
-    let daemon = Daemon::with(Bounds { head: long, rest: long, ..hasty() }, |_, _| {});
+    let daemon = Daemon::with(ApiBounds { head: long, rest: long, ..hasty() }, |_, _| {});
     let mut client = UnixStream::connect(daemon.socket()).unwrap();
     for _ in 0..20 {
         client.write_all(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n").unwrap();
@@ -76,7 +76,7 @@ fn a_connection_serves_many_requests_and_may_not_rest_for_ever() {
 
 #[test]
 fn a_hundred_clients_at_once_are_all_answered() {
-    let daemon = Daemon::with(Bounds::default(), |settings, _| settings.limits.requests = 100);
+    let daemon = Daemon::with(ApiBounds::default(), |settings, _| settings.limits.requests = 100);
     std::thread::scope(|scope| {
         let clients: Vec<_> = (0..100)
             .map(|at| {
@@ -97,7 +97,7 @@ fn a_hundred_clients_at_once_are_all_answered() {
 
 #[test]
 fn who_is_too_many_is_told_to_come_back_and_health_is_not_too_many() {
-    let daemon = Daemon::with(Bounds::default(), |settings, _| settings.limits.requests = 2);
+    let daemon = Daemon::with(ApiBounds::default(), |settings, _| settings.limits.requests = 2);
     let waiting = "GET /v1/profile?seconds=3600 HTTP/1.1\r\nHost: localhost\r\n\r\n";
     let mut clients = Vec::new();
     for count in 1..=2 {
@@ -150,7 +150,7 @@ impl SlowDisk {
 }
 
 /// A day in the store with files that are no profiles, on a slow disk.
-fn with_a_slow_disk(bounds: Bounds, files: u32) -> Option<(Daemon, SlowDisk)> {
+fn with_a_slow_disk(bounds: ApiBounds, files: u32) -> Option<(Daemon, SlowDisk)> {
     let daemon = Daemon::with(bounds, |_, _| {});
     let day = daemon.settings.store.folder.join("2026-11-16");
     std::fs::create_dir(&day).unwrap();
@@ -167,7 +167,7 @@ const OF_THE_DAY: &str = "/v1/profile?from=2026-11-16T09:00Z&to=2026-11-16T10:00
 #[test]
 fn a_range_that_takes_too_long_is_given_up_with_a_word() {
     let rendering = Duration::from_millis(200);
-    let bounds = Bounds { rendering, ..Bounds::default() };
+    let bounds = ApiBounds { rendering, ..ApiBounds::default() };
     let Some((daemon, disk)) = with_a_slow_disk(bounds, 1) else { return };
     let got = daemon.get(OF_THE_DAY);
     assert_eq!(got.status, 503, "{}", got.text());
@@ -183,7 +183,7 @@ fn a_range_that_takes_too_long_is_given_up_with_a_word() {
 #[test]
 fn a_range_may_take_longer_than_other_answers() {
     let short = Duration::from_millis(100);
-    let bounds = Bounds { body: short, answer: short, ..Bounds::default() };
+    let bounds = ApiBounds { body: short, answer: short, ..ApiBounds::default() };
     let Some((daemon, disk)) = with_a_slow_disk(bounds, 1) else { return };
     let allows = std::thread::spawn(move || {
         std::thread::sleep(Duration::from_secs(1));
@@ -197,7 +197,7 @@ fn a_range_may_take_longer_than_other_answers() {
 
 #[test]
 fn nothing_is_read_on_for_a_client_that_has_left() {
-    let Some((daemon, disk)) = with_a_slow_disk(Bounds::default(), 2) else { return };
+    let Some((daemon, disk)) = with_a_slow_disk(ApiBounds::default(), 2) else { return };
     let api = std::sync::Arc::clone(&daemon.server.as_ref().unwrap().api);
     let ask =
         "GET /v1/profile?from=2026-11-16T09:00Z&to=2026-11-16T10:00Z HTTP/1.1\r\nHost: localhost\r\n\r\n";

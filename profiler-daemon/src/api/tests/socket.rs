@@ -19,7 +19,7 @@ fn is_root(what: &str) -> bool {
 #[test]
 fn it_has_the_mode_and_group_of_the_settings_and_goes_with_its_server() {
     let own = Group::from_gid(nix::unistd::getegid()).unwrap().unwrap();
-    let mut daemon = Daemon::with(Bounds::default(), |settings, _| {
+    let mut daemon = Daemon::with(ApiBounds::default(), |settings, _| {
         settings.listen.group = own.name.clone();
         settings.listen.mode = "0640".parse().unwrap();
     });
@@ -96,7 +96,7 @@ fn other_users_are_refused_and_members_of_the_group_are_not() {
     }
     let group = Group::from_name("games").unwrap().unwrap();
     let gid = group.gid.as_raw();
-    let daemon = Daemon::with(Bounds::default(), |settings, _| settings.listen.group = group.name.clone());
+    let daemon = Daemon::with(ApiBounds::default(), |settings, _| settings.listen.group = group.name.clone());
     fs::set_permissions(daemon.folder.path(), fs::Permissions::from_mode(0o755)).unwrap();
     assert_eq!(as_user(&daemon, 0, 0, &[]), "200");
     assert_eq!(as_user(&daemon, 54_321, gid, &[]), "200");
@@ -126,7 +126,7 @@ fn another_group_counts_for_the_next_request() {
         }"#;
     let group = Group::from_name("games").unwrap().unwrap();
     let mut daemon =
-        Daemon::with(Bounds::default(), |settings, _| settings.listen.group = group.name.clone());
+        Daemon::with(ApiBounds::default(), |settings, _| settings.listen.group = group.name.clone());
     fs::set_permissions(daemon.folder.path(), fs::Permissions::from_mode(0o755)).unwrap();
     let mut client = Command::new("setpriv")
         .args(["--reuid=54321", &format!("--regid={}", group.gid), "--clear-groups", "perl", "-e", CLIENT])

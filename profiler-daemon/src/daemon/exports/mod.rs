@@ -20,10 +20,10 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Error, Result};
 use config::DaemonSettings;
-use profile_files::store::{Export, Now, Outboxes, Tally};
+use profile_files::store::{Export, ExportTally, Now, Outboxes};
 
-use self::plan::Plan;
-use self::sender::{Control, Orders, Sender};
+use self::plan::ExportPlan;
+use self::sender::{Control, Sender, SenderOrders};
 use super::journal::OncePerMinute;
 use super::window_writer::boot_id;
 use crate::service::state::ExportStatus;
@@ -35,15 +35,15 @@ const SHARE: f64 = 0.1;
 const FAR_BEHIND_S: f64 = 300.0;
 
 /// Exports that passed their checks.
-pub(super) struct Prepared(Vec<Plan>);
+pub(super) struct PreparedExports(Vec<ExportPlan>);
 
 /// Prepares the exports of the settings.
 ///
 /// # Errors
 ///
 /// Which of them are invalid, and what to do.
-pub(super) fn prepare(settings: &DaemonSettings) -> Result<Prepared> {
-    plan::plans(settings).map(Prepared)
+pub(super) fn prepare(settings: &DaemonSettings) -> Result<PreparedExports> {
+    plan::plans(settings).map(PreparedExports)
 }
 
 /// Problems of the exports of these settings: errors that the daemon would refuse, and remarks, in lines.
@@ -61,7 +61,7 @@ pub(super) fn for_store(settings: &DaemonSettings) -> Vec<Export> {
 }
 
 /// An export.
-struct Running {
+struct RunningExport {
     name: String,
     /// Host and port.
     to: String,
@@ -73,8 +73,8 @@ struct Running {
     told: u64,
 }
 
-impl Running {
-    fn start(orders: Orders, cpus: Arc<AtomicU64>) -> Self {
+impl RunningExport {
+    fn start(orders: SenderOrders, cpus: Arc<AtomicU64>) -> Self {
         let (name, to) = (orders.plan.settings.name.clone(), orders.plan.receiver.host.clone());
         let control = Arc::new(Control::new(orders, cpus));
         let sender = Sender::new(name.clone(), Arc::clone(&control));
@@ -91,7 +91,7 @@ impl Running {
         self.thread.as_ref().is_none_or(JoinHandle::is_finished)
     }
 
-    fn status(&self, tally: Tally, now_ns: u64) -> ExportStatus {
+    fn status(&self, tally: ExportTally, now_ns: u64) -> ExportStatus {
         let trouble = self.control.trouble();
         let retry_s = trouble.as_ref().map(|trouble| trouble.next_ns.saturating_sub(now_ns) as f64 * 1e-9);
         let problem = match self.has_ended() && !self.control.is_over() {
@@ -119,34 +119,34 @@ impl Running {
 /// All exports.
 #[derive(Default)]
 pub(super) struct Exports {
-    running: Vec<Running>,
+    running: Vec<RunningExport>,
     /// Exports that are no longer in the settings, until they have sent their present window.
-    leaving: Vec<Running>,
+    leaving: Vec<RunningExport>,
     /// CPUs that each may use; bits of a float.
     cpus: Arc<AtomicU64>,
     outboxes: Outboxes,
     boot: String,
     /// The tallies at the last look.
-    tallies: RefCell<BTreeMap<String, Tally>>,
+    tallies: RefCell<BTreeMap<String, ExportTally>>,
 }
 
 impl Exports {
     /// Puts these exports in force and ends all others; `folder` is the store's.
-    pub(super) fn adopt(&mut self, prepared: Prepared, outboxes: &Outboxes, folder: &Path) {
+    pub(super) fn adopt(&mut self, prepared: PreparedExports, outboxes: &Outboxes, folder: &Path) {
         self.boot = boot_id();
         self.outboxes = outboxes.clone();
-        let mut before: BTreeMap<String, Running> =
+        let mut before: BTreeMap<String, RunningExport> =
             self.running.drain(..).map(|running| (running.name.clone(), running)).collect();
         for plan in prepared.0 {
             let (name, to) = (plan.settings.name.clone(), plan.receiver.host.clone());
-            let orders = Orders { plan, outboxes: outboxes.clone(), folder: folder.to_owned() };
+            let orders = SenderOrders { plan, outboxes: outboxes.clone(), folder: folder.to_owned() };
             let running = match before.remove(&name) {
                 Some(mut running) if !running.has_ended() => {
                     running.to = to;
                     running.control.obey(orders);
                     running
                 }
-                _ => Running::start(orders, Arc::clone(&self.cpus)),
+                _ => RunningExport::start(orders, Arc::clone(&self.cpus)),
             };
             self.running.push(running);
         }
@@ -166,14 +166,14 @@ impl Exports {
     /// The status of each export.
     pub(super) fn status(&self) -> Vec<ExportStatus> {
         let (now_ns, tallies) = (clock::monotonic_ns(), self.tallies());
-        let status = |running: &Running| {
+        let status = |running: &RunningExport| {
             let tally = tallies.get(&running.name).copied().unwrap_or_default();
             running.status(tally, now_ns)
         };
         self.running.iter().map(status).collect()
     }
 
-    fn tallies(&self) -> BTreeMap<String, Tally> {
+    fn tallies(&self) -> BTreeMap<String, ExportTally> {
         let now =
             Now { unix_ns: clock::unix_ns(), boot: self.boot.clone(), monotonic_ns: clock::monotonic_ns() };
         let mut last = self.tallies.borrow_mut();
@@ -215,7 +215,7 @@ impl Exports {
     /// Waits for the windows that are being sent, until `until` at most; the next process sends unanswered ones again.
     pub(super) fn finish(self, until: Instant) {
         let all = || self.running.iter().chain(&self.leaving);
-        while !all().all(Running::has_ended) && Instant::now() < until {
+        while !all().all(RunningExport::has_ended) && Instant::now() < until {
             std::thread::sleep(Duration::from_millis(2));
         }
     }

@@ -24,14 +24,14 @@ const TERMS: [(&str, &str); 8] = [
 ];
 
 /// An export that can be carried out.
-pub(super) struct Plan {
+pub(super) struct ExportPlan {
     pub(super) settings: ExportSettings,
     pub(super) receiver: Receiver,
     pub(super) naming: PushNaming,
     headers: Vec<(HeaderName, HeaderValue)>,
 }
 
-impl Plan {
+impl ExportPlan {
     /// Checks and prepares the export of these settings.
     ///
     /// # Errors
@@ -97,7 +97,7 @@ impl Plan {
 /// # Errors
 ///
 /// What of one cannot be carried out.
-pub(super) fn plans(settings: &DaemonSettings) -> Result<Vec<Plan>> {
+pub(super) fn plans(settings: &DaemonSettings) -> Result<Vec<ExportPlan>> {
     settings.exports.iter().map(tried).collect()
 }
 
@@ -114,8 +114,8 @@ pub(super) fn problems(settings: &DaemonSettings) -> (Vec<Error>, Vec<String>) {
 }
 
 /// What an export means, once its token and certificates have been read.
-fn tried(settings: &ExportSettings) -> Result<Plan> {
-    let plan = Plan::new(settings).and_then(|plan| plan.client().map(|_| plan));
+fn tried(settings: &ExportSettings) -> Result<ExportPlan> {
+    let plan = ExportPlan::new(settings).and_then(|plan| plan.client().map(|_| plan));
     plan.map_err(|error| {
         let text = format!("export {}: {}", settings.name, in_settings(&format!("{error:#}")));
         match error.downcast_ref() {

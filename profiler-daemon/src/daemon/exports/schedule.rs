@@ -43,7 +43,7 @@ pub(super) enum Unsent {
 
 /// When an export tries next.
 #[derive(Debug, Default)]
-pub(super) struct Schedule {
+pub(super) struct ExportSchedule {
     /// Failures since the backend last took or refused a window.
     failures: u32,
     /// Windows refused since one was taken.
@@ -52,7 +52,7 @@ pub(super) struct Schedule {
     paced_ns: u64,
 }
 
-impl Schedule {
+impl ExportSchedule {
     /// The next attempt is not before this moment (ns).
     pub(super) fn due_ns(&self) -> u64 {
         self.next_ns.max(self.paced_ns)
@@ -174,7 +174,7 @@ impl Talk {
 mod tests {
     use super::*;
 
-    fn pauses_s(schedule: &mut Schedule, after: Option<u64>, chance: f64, count: usize) -> Vec<f64> {
+    fn pauses_s(schedule: &mut ExportSchedule, after: Option<u64>, chance: f64, count: usize) -> Vec<f64> {
         let mut pause_s = || {
             schedule.failed(0, after.map(Duration::from_secs), chance);
             schedule.due_ns() as f64 / 1e9
@@ -184,7 +184,7 @@ mod tests {
 
     #[test]
     fn pauses_double_up_to_a_bound_and_differ_between_hosts() {
-        let mut schedule = Schedule::default();
+        let mut schedule = ExportSchedule::default();
         let all = pauses_s(&mut schedule, None, 1.0, 70);
         assert_eq!(all[..4], [1.0, 2.0, 4.0, 8.0]);
         assert!(all[9..].iter().all(|pause_s| *pause_s == 300.0) && !schedule.is_well(), "{all:?}");
@@ -195,7 +195,7 @@ mod tests {
 
     #[test]
     fn a_backend_says_how_long_it_is_left_alone() {
-        let mut schedule = Schedule::default();
+        let mut schedule = ExportSchedule::default();
         pauses_s(&mut schedule, None, 1.0, 9);
         assert_eq!(pauses_s(&mut schedule, Some(30), 0.0, 1), [30.0]);
         assert_eq!(pauses_s(&mut schedule, Some(30), 1.0, 1), [33.0]);
@@ -204,7 +204,7 @@ mod tests {
 
     #[test]
     fn one_refused_window_keeps_no_other_waiting_and_many_do() {
-        let mut schedule = Schedule::default();
+        let mut schedule = ExportSchedule::default();
         let mut pause_s = || {
             schedule.refused(0);
             schedule.due_ns() as f64 / 1e9
@@ -219,7 +219,7 @@ mod tests {
 
     #[test]
     fn windows_are_sent_as_fast_as_cpu_time_allows() {
-        let mut schedule = Schedule::default();
+        let mut schedule = ExportSchedule::default();
         schedule.charge(SECOND_NS, 2_000_000, 0.002);
         assert_eq!(schedule.due_ns(), 2 * SECOND_NS);
         schedule.taken();

@@ -8,14 +8,14 @@ use std::time::Duration;
 
 use profile_files::store::{Cursor, NotRead, OutboxFile, Outboxes, PartsLeft, SendOutcome, read_file};
 
-use super::plan::{Plan, in_settings};
-use super::schedule::{Schedule, Talk, Unsent};
+use super::plan::{ExportPlan, in_settings};
+use super::schedule::{ExportSchedule, Talk, Unsent};
 use crate::push::{PushClient, PushError, PushSource};
 use crate::sys::{clock, priority};
 
 /// A sender's instructions.
-pub(super) struct Orders {
-    pub(super) plan: Plan,
+pub(super) struct SenderOrders {
+    pub(super) plan: ExportPlan,
     pub(super) outboxes: Outboxes,
     /// The store's folder.
     pub(super) folder: PathBuf,
@@ -31,7 +31,7 @@ pub(super) struct Trouble {
 
 /// The loop's handle to a sender: instructions, and the sender's state.
 pub(super) struct Control {
-    orders: Mutex<Arc<Orders>>,
+    orders: Mutex<Arc<SenderOrders>>,
     is_over: AtomicBool,
     /// CPUs that it may use; bits of a float.
     cpus: Arc<AtomicU64>,
@@ -39,13 +39,13 @@ pub(super) struct Control {
 }
 
 impl Control {
-    pub(super) fn new(orders: Orders, cpus: Arc<AtomicU64>) -> Self {
+    pub(super) fn new(orders: SenderOrders, cpus: Arc<AtomicU64>) -> Self {
         let orders = Mutex::new(Arc::new(orders));
         Self { orders, is_over: AtomicBool::new(false), cpus, trouble: Mutex::default() }
     }
 
     /// Other orders are in force; those before.
-    pub(super) fn obey(&self, orders: Orders) -> Arc<Orders> {
+    pub(super) fn obey(&self, orders: SenderOrders) -> Arc<SenderOrders> {
         let before = std::mem::replace(&mut *self.lock(), Arc::new(orders));
         before.outboxes.wake();
         before
@@ -66,11 +66,11 @@ impl Control {
         self.trouble.try_lock().ok()?.clone()
     }
 
-    fn orders(&self) -> Arc<Orders> {
+    fn orders(&self) -> Arc<SenderOrders> {
         Arc::clone(&self.lock())
     }
 
-    fn lock(&self) -> MutexGuard<'_, Arc<Orders>> {
+    fn lock(&self) -> MutexGuard<'_, Arc<SenderOrders>> {
         self.orders.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -106,11 +106,11 @@ impl From<PushError> for Unsent {
 pub(super) struct Sender {
     name: String,
     control: Arc<Control>,
-    orders: Arc<Orders>,
+    orders: Arc<SenderOrders>,
     /// Created anew after a failure: its certificate or token files may have changed.
     client: Option<PushClient>,
     cursor: Cursor,
-    schedule: Schedule,
+    schedule: ExportSchedule,
     talk: Talk,
 }
 
@@ -124,7 +124,7 @@ impl Sender {
             orders,
             client: None,
             cursor,
-            schedule: Schedule::default(),
+            schedule: ExportSchedule::default(),
             talk: Talk::default(),
         }
     }
@@ -143,7 +143,7 @@ impl Sender {
         }
     }
 
-    fn obey(&mut self, orders: Arc<Orders>) {
+    fn obey(&mut self, orders: Arc<SenderOrders>) {
         self.orders = orders;
         self.client = None;
         self.cursor = Cursor::of(&self.orders.folder, &self.name);

@@ -4,13 +4,13 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use profile_files::store::{
-    Export, Now, OutboxFile, RealDisk, SendOutcome, Settings, Store, Tally, Window, read_file,
+    Export, ExportTally, Now, OutboxFile, RealDisk, SendOutcome, Store, StoreTerms, TargetWindow, read_file,
 };
 use profile_files::testing;
 use tempfile::TempDir;
 
-use super::plan::Plan;
-use super::schedule::{Schedule, Unsent};
+use super::plan::ExportPlan;
+use super::schedule::{ExportSchedule, Unsent};
 
 const SECOND: u64 = 1_000_000_000;
 /// The wall clock when the boot's was zero: 2026-11-16.
@@ -32,7 +32,7 @@ fn now(second: u64) -> Now {
 struct Simulated {
     folder: TempDir,
     store: Store,
-    schedule: Schedule,
+    schedule: ExportSchedule,
     /// What was sent, and when (s).
     attempts: Vec<(u64, PathBuf, bool)>,
 }
@@ -41,10 +41,11 @@ impl Simulated {
     fn new() -> Self {
         let folder = TempDir::new().unwrap();
         let ever = u64::MAX;
-        let settings = Settings { age_ns: ever, bytes: 1 << 30, hourly_after_ns: ever, daily_after_ns: ever };
+        let settings =
+            StoreTerms { age_ns: ever, bytes: 1 << 30, hourly_after_ns: ever, daily_after_ns: ever };
         let mut store = Store::open(folder.path(), settings, RealDisk).unwrap();
         store.export(&now(0), &[Export { name: "a".to_owned(), targets: Vec::new() }]);
-        Self { folder, store, schedule: Schedule::default(), attempts: Vec::new() }
+        Self { folder, store, schedule: ExportSchedule::default(), attempts: Vec::new() }
     }
 
     fn write(&mut self, target: &str, second: u64) {
@@ -53,11 +54,13 @@ impl Simulated {
         (profile.run.start_unix_ns, profile.run.duration_s) = (BOOTED + from_ns, 60.0);
         let (target, boot) = (target.to_owned(), "boot".to_owned());
         let labels = BTreeMap::from([("k8s.namespace.name".to_owned(), "shop".to_owned())]);
-        self.store.write(&now(second), Window { target, labels, boot, from_ns, to_ns }, &profile).unwrap();
+        self.store
+            .write(&now(second), TargetWindow { target, labels, boot, from_ns, to_ns }, &profile)
+            .unwrap();
     }
 
     /// So many minutes, with a window of each target at the end of each; what came of them.
-    fn run(&mut self, minutes: u64, targets: &[&str], backend: Backend) -> Tally {
+    fn run(&mut self, minutes: u64, targets: &[&str], backend: Backend) -> ExportTally {
         for second in 60..=minutes * 60 {
             if second % 60 == 0 {
                 targets.iter().for_each(|target| self.write(target, second));
@@ -179,7 +182,7 @@ fn called(target: &str, rules: &str) -> Option<String> {
         "[[export]]\nname = \"a\"\nto = \"http://localhost\"\nlabels = {{ team = \"x\", \"host.name\" = \"h\" }}\n{rules}\n"
     );
     let settings = config::DaemonSettings::parse(text.as_bytes()).unwrap();
-    let identity = Plan::new(&settings.exports[0]).unwrap().identity(&profile, &stamp)?;
+    let identity = ExportPlan::new(&settings.exports[0]).unwrap().identity(&profile, &stamp)?;
     let labels = identity.labels.iter().filter(|(name, _)| *name != "process.executable.name");
     let labels: Vec<String> = labels.map(|(name, text)| format!("{name}={text}")).collect();
     assert_eq!(stamp.labels["k8s.namespace.name"], "shop", "the store's stay");

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use profiler_core::rate::Activity;
 
-use super::{LONG_ENOUGH_NS, MOST_WATCHED, Retry, Sampled, Watched};
+use super::{LONG_ENOUGH_NS, MOST_WATCHED, Retry, SampledTarget, Watched};
 use crate::cgroup::Cgroup;
 use crate::daemon::flush_limiter::FlushLimiter;
 use crate::run::Setup;
@@ -88,7 +88,7 @@ impl Watched {
         };
         match opened {
             Ok(Some(engine)) => {
-                self.sampled = Some(Box::new(Sampled {
+                self.sampled = Some(Box::new(SampledTarget {
                     engine,
                     from_ns: clock::monotonic_ns(),
                     flush_limiter: FlushLimiter::default(),

@@ -1,11 +1,11 @@
 //! The open window of a target, and how it ends.
 
-use profile_files::store::Window;
+use profile_files::store::TargetWindow;
 
 use super::Watched;
 use crate::daemon::flush_limiter::FlushLimiter;
 use crate::daemon::window_writer::PendingWindow;
-use crate::run::{Figures, Setup, summary};
+use crate::run::{RunFigures, Setup, summary};
 use crate::sampler::session::Collected;
 
 /// How long windows are (ns).
@@ -69,7 +69,7 @@ impl Watched {
         &mut self,
         setup: &Setup,
         collected: Collected,
-        figures: &Figures,
+        figures: &RunFigures,
     ) -> PendingWindow {
         let span = collected.span.clone();
         let from_ns = match (&mut self.part, &mut self.sampled) {
@@ -81,7 +81,7 @@ impl Watched {
         let mut run = summary::run(figures, &collected, setup, &self.sampling, self.identity.name.clone());
         run.0.how.stopped = "window".to_owned();
         self.windows += 1;
-        let window = Window {
+        let window = TargetWindow {
             target: self.identity.name.clone(),
             labels: self.identity.labels.clone(),
             boot: String::new(), // the window writer knows it

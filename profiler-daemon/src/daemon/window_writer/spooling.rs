@@ -5,7 +5,7 @@ use std::sync::mpsc::{Receiver, SyncSender};
 
 use profile_files::store::Spool;
 
-use super::{Job, PendingWindow, UnnamedWindow, WriterShared};
+use super::{PendingWindow, QueueItem, UnnamedWindow, WriterShared};
 use crate::daemon::journal::OncePerMinute;
 use crate::daemon::pace::NameBudget;
 use crate::run::names::Cut;
@@ -76,12 +76,18 @@ fn write(event: &SpoolEvent, target: &str, cause: &str) {
 
 impl Spooler {
     /// Hands everything on in the same order, until either end is closed.
-    pub(super) fn run(&mut self, jobs: &Receiver<Job<PendingWindow>>, next: &SyncSender<Job<UnnamedWindow>>) {
+    pub(super) fn run(
+        &mut self,
+        jobs: &Receiver<QueueItem<PendingWindow>>,
+        next: &SyncSender<QueueItem<UnnamedWindow>>,
+    ) {
         while let Ok(job) = jobs.recv() {
             let job = match job {
-                Job::Keep(pending, handed_ns) => Job::Keep(Box::new(self.spool(*pending)), handed_ns),
-                Job::Flushed(waiting) => Job::Flushed(waiting),
-                Job::Look => Job::Look,
+                QueueItem::Keep(pending, handed_ns) => {
+                    QueueItem::Keep(Box::new(self.spool(*pending)), handed_ns)
+                }
+                QueueItem::Flushed(waiting) => QueueItem::Flushed(waiting),
+                QueueItem::Look => QueueItem::Look,
             };
             if next.send(job).is_err() {
                 return;

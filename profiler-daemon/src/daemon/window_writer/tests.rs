@@ -13,9 +13,9 @@ use crate::service::command::Flush;
 
 const SECOND: u64 = 1_000_000_000;
 
-fn bounds() -> store::Settings {
+fn bounds() -> store::StoreTerms {
     let ever = u64::MAX;
-    store::Settings { age_ns: ever, bytes: 1 << 30, hourly_after_ns: ever, daily_after_ns: ever }
+    store::StoreTerms { age_ns: ever, bytes: 1 << 30, hourly_after_ns: ever, daily_after_ns: ever }
 }
 
 fn writer(folder: &TempDir, most_bytes: u64) -> WindowWriter {
@@ -39,7 +39,7 @@ fn pending(target: &str, from_ns: u64, has_process: bool) -> PendingWindow {
         span: from_ns..from_ns + SECOND,
         is_last: true,
     };
-    let window = Window {
+    let window = TargetWindow {
         target: target.to_owned(),
         labels: BTreeMap::from([("of".to_owned(), target.to_owned())]),
         boot: String::new(),
@@ -51,7 +51,7 @@ fn pending(target: &str, from_ns: u64, has_process: bool) -> PendingWindow {
 }
 
 /// Asks for the windows of targets that end from a moment on.
-fn flush(writer: &WindowWriter, targets: &[&str], asked_ns: u64) -> Result<(), Refused> {
+fn flush(writer: &WindowWriter, targets: &[&str], asked_ns: u64) -> Result<(), CommandRefused> {
     let (reply, answer) = oneshot::channel();
     let targets = targets.iter().map(ToString::to_string).collect();
     writer.flush(vec![FlushWaiter::new(Flush { targets, ..Flush::default() }, asked_ns, reply)]);
@@ -293,7 +293,7 @@ fn a_folder_that_is_taken_away_is_made_anew_while_a_window_waits_for_its_names()
     }
     assert_eq!((writer.kept("web").windows, store.join(".lock").exists()), (0, true), "it waits still");
     // Other rules are in force meanwhile, too.
-    writer.rebound(store::Settings { bytes: 1 << 20, ..bounds() }, 1 << 20, None);
+    writer.rebound(store::StoreTerms { bytes: 1 << 20, ..bounds() }, 1 << 20, None);
     while writer.status().limit_bytes != 1 << 20 {
         std::thread::sleep(Duration::from_millis(10));
     }
@@ -328,9 +328,9 @@ fn other_rules_are_in_force_however_full_the_queue_is() {
     let mut writer = writer(&folder, 1 << 20);
     starve(&writer);
     writer.keep(pending("web", 0, true));
-    (0..).take_while(|at| writer.send(Job::Look) || *at == 0).last();
-    assert!(!writer.send(Job::Look) || writer.status().limit_bytes == 1 << 30);
-    writer.rebound(store::Settings { bytes: 1 << 20, ..bounds() }, 7, None);
+    (0..).take_while(|at| writer.send(QueueItem::Look) || *at == 0).last();
+    assert!(!writer.send(QueueItem::Look) || writer.status().limit_bytes == 1 << 30);
+    writer.rebound(store::StoreTerms { bytes: 1 << 20, ..bounds() }, 7, None);
     while writer.status().limit_bytes != 1 << 20 {
         std::thread::sleep(Duration::from_millis(5));
     }

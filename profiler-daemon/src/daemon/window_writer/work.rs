@@ -14,8 +14,8 @@ use std::time::{Duration, Instant};
 use profile_files::store::{Now, Spool, SpoolReadError, Store};
 use profiler_core::profile::SymbolizedProfile;
 
-use super::{Job, LostWindow, Rules, UnnamedWindow, WriterShared};
-use crate::daemon::pace::Pace;
+use super::{LostWindow, QueueItem, UnnamedWindow, WriterRules, WriterShared};
+use crate::daemon::pace::NamingPace;
 use crate::debuginfod;
 use crate::objects::Symbols;
 use crate::run::names::{Cut, symbolize_cut};
@@ -35,7 +35,7 @@ const MERGE_EVERY_NS: u64 = 60_000_000_000;
 const GIVE_BACK_EVERY: Duration = Duration::from_secs(60);
 
 /// What the thread owns.
-pub(super) struct Work {
+pub(super) struct WriterWork {
     pub(super) folder: PathBuf,
     pub(super) store: Store,
     pub(super) spool: Spool,
@@ -45,11 +45,11 @@ pub(super) struct Work {
     pub(super) started_ns: u64,
     /// Symbols, shared with sessions.
     pub(super) symbols: Symbols,
-    pub(super) rules: Rules,
+    pub(super) rules: WriterRules,
     pub(super) servers: Option<debuginfod::Servers>,
     pub(super) boot: String,
     pub(super) shared: WriterShared,
-    pub(super) pace: Pace,
+    pub(super) pace: NamingPace,
     /// When files were merged last (ns).
     pub(super) merged_ns: u64,
     /// Why the last window was not kept.
@@ -58,8 +58,8 @@ pub(super) struct Work {
     pub(super) obstacle: Option<String>,
 }
 
-impl Work {
-    pub(super) fn run(&mut self, queue: &mpsc::Receiver<Job<UnnamedWindow>>) {
+impl WriterWork {
+    pub(super) fn run(&mut self, queue: &mpsc::Receiver<QueueItem<UnnamedWindow>>) {
         let mut next = Instant::now() + MAINTAIN_EVERY;
         let mut next_return = Instant::now() + GIVE_BACK_EVERY;
         loop {
@@ -68,16 +68,16 @@ impl Work {
                 false => Duration::ZERO,
             };
             match queue.recv_timeout(pause) {
-                Ok(Job::Keep(unnamed_window, handed_ns)) => {
+                Ok(QueueItem::Keep(unnamed_window, handed_ns)) => {
                     self.problem = self.keep(*unnamed_window, handed_ns);
                     self.obstacle = None; // it would show as `problem`
                 }
-                Ok(Job::Flushed(waiting)) => {
+                Ok(QueueItem::Flushed(waiting)) => {
                     self.pace.budget.remove_urgent();
                     let state = self.shared.state();
                     waiting.into_iter().for_each(|waiting| waiting.answer(&state.lost));
                 }
-                Ok(Job::Look) => {}
+                Ok(QueueItem::Look) => {}
                 Err(RecvTimeoutError::Timeout) => self.name_leftover(),
                 Err(RecvTimeoutError::Disconnected) => return,
             }
@@ -307,14 +307,14 @@ fn now(boot: &str) -> Now {
 
 /// Paces the naming of one window.
 struct Pacing<'a> {
-    work: &'a mut Work,
+    work: &'a mut WriterWork,
     handed_ns: u64,
     /// Own CPU time that is settled with the pace (ns).
     settled_ns: u64,
 }
 
 impl<'a> Pacing<'a> {
-    fn new(work: &'a mut Work, handed_ns: u64) -> Self {
+    fn new(work: &'a mut WriterWork, handed_ns: u64) -> Self {
         let settled_ns = work.shared.naming_threads_ns();
         Self { work, handed_ns, settled_ns }
     }

@@ -27,7 +27,7 @@ pub(super) fn host() -> Host {
     host
 }
 
-pub(super) fn names() -> Arc<crate::containers::Names> {
+pub(super) fn names() -> Arc<crate::containers::ContainerNames> {
     let hash = [("app", "cart"), ("pod-template-hash", "7d9f8b6c5")];
     let db = [("app", "db"), ("apps.kubernetes.io/pod-index", "0")];
     let said = |container: u32, name, image, pod: u32, pod_name, namespace, labels| Said {

@@ -20,7 +20,7 @@ fn held(files: &OpenFiles, folder: &Path, letters: &str) -> Vec<(PathBuf, HeldFi
         let file = File::open(&path).unwrap();
         let version = Version::new(&file.metadata().unwrap());
         let held = files.hold(file, version);
-        held.is_at(View::Ours, &path);
+        held.is_at(RootView::Ours, &path);
         (path, held)
     };
     letters.chars().map(hold).collect()

@@ -14,11 +14,11 @@ use profiler_core::elf::{BuildId, ElfImage};
 use rustc_hash::FxHashMap;
 
 use super::super::files::{HeldFile, Version};
-use super::super::object::{Content, Object};
+use super::super::object::{Content, MappedObject};
 use super::kept::KeptNames;
 use super::{NameRoom, lock};
-use crate::roots::{Roots, View, is_by_build_id};
-use crate::symbol_process::print::{Key, Print, Proof, Proven};
+use crate::roots::{RootView, Roots, is_by_build_id};
+use crate::symbol_process::print::{ContentKey, Print, Proof, ProvenFile};
 use crate::sys::root::Link;
 
 /// Debug files that are looked for, at most: of more (split debug information) it is not asked who has them.
@@ -26,7 +26,7 @@ const MOST_ASKED: usize = 32;
 
 /// What a file says of itself, and anybody could.
 #[derive(PartialEq, Eq, Hash)]
-struct Claim {
+struct ContentClaim {
     build_id: BuildId,
     len: u64,
     entry: u64,
@@ -36,10 +36,10 @@ struct Claim {
 #[derive(Default)]
 pub(super) struct Equals {
     /// Who claimed it first.
-    claims: Mutex<FxHashMap<Claim, Weak<KeptNames>>>,
+    claims: Mutex<FxHashMap<ContentClaim, Weak<KeptNames>>>,
     prints: Mutex<FxHashMap<Version, Weak<Print>>>,
     /// By content, and by the path, since debug files are looked for beside it.
-    found: Mutex<FxHashMap<(Key, String), Weak<Equal>>>,
+    found: Mutex<FxHashMap<(ContentKey, String), Weak<Equal>>>,
 }
 
 /// Files of equal content.
@@ -57,7 +57,7 @@ pub(crate) struct DebugFilesForAll(Mutex<Vec<PathBuf>>);
 
 /// Whether names are shared with files of equal content.
 #[derive(Default)]
-pub(super) enum Sharing {
+pub(super) enum NameSharing {
     /// They are not.
     #[default]
     Alone,
@@ -72,7 +72,7 @@ impl Equals {
     pub(super) fn is_claimed(&self, len: u64, image: &ElfImage, names: &Arc<KeptNames>) -> bool {
         let Some(build_id) = image.build_id.clone() else { return false };
         let mut claims = lock(&self.claims);
-        let claim = Claim { build_id, len, entry: image.entry };
+        let claim = ContentClaim { build_id, len, entry: image.entry };
         if claims.get(&claim).is_some_and(|first| first.strong_count() > 0) {
             return true;
         }
@@ -81,7 +81,7 @@ impl Equals {
         false
     }
 
-    fn find(&self, object: &Object) -> Option<Arc<Equal>> {
+    fn find(&self, object: &MappedObject) -> Option<Arc<Equal>> {
         let Content::File(file) = &object.content else { return None };
         if object.missing().is_some() {
             return None;
@@ -122,9 +122,9 @@ fn forget<K: std::hash::Hash + Eq, V>(known: &mut FxHashMap<K, Weak<V>>) {
 
 impl NameRoom {
     /// Looks whether this object holds what others do, if it says so.
-    pub(crate) fn compare(&self, object: &Object) {
+    pub(crate) fn compare(&self, object: &MappedObject) {
         let found = self.0.equals.find(object);
-        object.names.share(found.map_or(Sharing::Alone, Sharing::With));
+        object.names.share(found.map_or(NameSharing::Alone, NameSharing::With));
     }
 }
 
@@ -135,8 +135,8 @@ impl Equal {
     }
 
     /// The bytes of a file, as far as they are those of all; `proof` tells whether they were.
-    pub(crate) fn proven(&self, file: HeldFile, proof: Proof) -> Proven<HeldFile> {
-        Proven::new(file, Arc::clone(&self.print), proof)
+    pub(crate) fn proven(&self, file: HeldFile, proof: Proof) -> ProvenFile<HeldFile> {
+        ProvenFile::new(file, Arc::clone(&self.print), proof)
     }
 }
 
@@ -150,14 +150,14 @@ impl DebugFilesForAll {
         drop(asked);
         let is_plain = !path.components().any(|part| part == Component::ParentDir);
         let is_for_all = is_plain && is_by_build_id(path);
-        is_for_all.then(|| roots.open(View::Ours, path, Link::Follow).ok()).flatten()
+        is_for_all.then(|| roots.open(RootView::Ours, path, Link::Follow).ok()).flatten()
     }
 
     /// Whether those who see this have no others.
-    pub(crate) fn suits(&self, view: View, roots: &Roots) -> bool {
+    pub(crate) fn suits(&self, view: RootView, roots: &Roots) -> bool {
         let asked = lock(&self.0).clone();
         let has = |path: &PathBuf| {
-            let is_for_all = view == View::Ours && is_by_build_id(path);
+            let is_for_all = view == RootView::Ours && is_by_build_id(path);
             !is_for_all && roots.open(view, path, Link::Follow).is_ok()
         };
         asked.len() <= MOST_ASKED && !asked.iter().any(has)

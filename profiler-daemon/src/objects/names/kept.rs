@@ -5,18 +5,18 @@ use std::sync::{Arc, Mutex};
 
 use profiler_core::profile::Unknown;
 use rustc_hash::{FxHashMap, FxHashSet};
-use symbolizer::Frame;
+use symbolizer::NamedFrame;
 
 use super::super::loaded::Loaded;
 use super::super::memory::SymbolMemory;
-use super::{About, Equal, Found, NameRoom, Naming, Sharing, lock};
+use super::{About, Equal, FoundFunctions, NameRoom, NameSharing, Naming, lock};
 
 /// What is not known well is looked for again after this pause (ns): a debug file may have been installed. It doubles,
 /// up to `LONGEST_PAUSE_NS`.
 const FIRST_PAUSE_NS: u64 = 100_000_000_000;
 const LONGEST_PAUSE_NS: u64 = 6_400_000_000_000;
 /// What an address and an interned text take beside their bytes.
-const ENTRY_BYTES: usize = size_of::<(u64, Entry)>() + 8;
+const ENTRY_BYTES: usize = size_of::<(u64, KeptAnswer)>() + 8;
 const TEXT_BYTES: usize = 40;
 
 /// Names from one object or list.
@@ -26,14 +26,14 @@ pub(crate) struct KeptNames {
     /// The object as it was read, until its memory is needed.
     loaded: Mutex<Option<Box<Loaded>>>,
     /// Whether the names are shared with files of equal content.
-    sharing: Mutex<Sharing>,
+    sharing: Mutex<NameSharing>,
     /// Whether [`NameRoom`] lists this already.
     is_entered: AtomicBool,
 }
 
 #[derive(Default)]
 struct Kept {
-    entries: FxHashMap<u64, Entry>,
+    entries: FxHashMap<u64, KeptAnswer>,
     /// The texts of all entries, each once.
     texts: FxHashSet<Arc<str>>,
     about: Option<About>,
@@ -47,17 +47,17 @@ struct Kept {
     pause_ns: u64,
 }
 
-struct Entry {
+struct KeptAnswer {
     /// The last naming that used it.
     used: u32,
     /// Whether a better answer may be found later.
     is_doubtful: bool,
-    found: Result<Box<[Frame]>, Arc<Unknown>>,
+    found: Result<Box<[NamedFrame]>, Arc<Unknown>>,
 }
 
 impl KeptNames {
     /// What is known of `addresses`, in their order; `None` for those that have to be looked up again.
-    pub(crate) fn known(&self, addresses: &[u64], now: Naming) -> Vec<Option<Found>> {
+    pub(crate) fn known(&self, addresses: &[u64], now: Naming) -> Vec<Option<FoundFunctions>> {
         let mut kept = lock(&self.kept);
         if kept.retry_ns.is_some_and(|retry_ns| now.at_ns >= retry_ns) {
             kept.pause_ns = (2 * kept.pause_ns).clamp(FIRST_PAUSE_NS, LONGEST_PAUSE_NS);
@@ -82,7 +82,13 @@ impl KeptNames {
     }
 
     /// Keeps what was read of these addresses as far as there is room.
-    pub(crate) fn keep(self: &Arc<Self>, room: &NameRoom, now: Naming, about: About, found: &[(u64, Found)]) {
+    pub(crate) fn keep(
+        self: &Arc<Self>,
+        room: &NameRoom,
+        now: Naming,
+        about: About,
+        found: &[(u64, FoundFunctions)],
+    ) {
         room.enter(self);
         let mut kept = lock(&self.kept);
         if kept.memory.is_none() {
@@ -91,7 +97,7 @@ impl KeptNames {
         if std::mem::take(&mut kept.is_read_again) {
             room.0.counts.read_again.fetch_add(1, Ordering::Relaxed);
         }
-        let is_doubtful = |found: &Found| {
+        let is_doubtful = |found: &FoundFunctions| {
             about.too_large.is_some() || about.is_partial || found.is_err() && !about.is_final
         };
         kept.about = Some(about.clone());
@@ -142,18 +148,18 @@ impl KeptNames {
 impl KeptNames {
     /// Whether the object says that it is what another one is.
     pub(crate) fn is_claimed(&self) -> bool {
-        matches!(*lock(&self.sharing), Sharing::Claimed)
+        matches!(*lock(&self.sharing), NameSharing::Claimed)
     }
 
     /// The files whose names these are.
     pub(crate) fn equal(&self) -> Option<Arc<Equal>> {
         match &*lock(&self.sharing) {
-            Sharing::With(equal) => Some(Arc::clone(equal)),
-            Sharing::Alone | Sharing::Claimed => None,
+            NameSharing::With(equal) => Some(Arc::clone(equal)),
+            NameSharing::Alone | NameSharing::Claimed => None,
         }
     }
 
-    pub(super) fn share(&self, sharing: Sharing) {
+    pub(super) fn share(&self, sharing: NameSharing) {
         *lock(&self.sharing) = sharing;
     }
 
@@ -197,10 +203,10 @@ impl KeptNames {
     }
 }
 
-impl Entry {
+impl KeptAnswer {
     fn own_bytes(&self) -> u64 {
         let more = match &self.found {
-            Ok(frames) => size_of_val::<[Frame]>(frames),
+            Ok(frames) => size_of_val::<[NamedFrame]>(frames),
             Err(unknown) => unknown_bytes(unknown),
         };
         (ENTRY_BYTES + more) as u64
@@ -211,24 +217,24 @@ fn unknown_bytes(unknown: &Unknown) -> usize {
     size_of::<Unknown>() + unknown.reason.len() + unknown.remedy.len()
 }
 
-fn texts(frame: &Frame) -> impl Iterator<Item = &Arc<str>> {
+fn texts(frame: &NamedFrame) -> impl Iterator<Item = &Arc<str>> {
     [&frame.name, &frame.linkage_name].into_iter().chain(&frame.file)
 }
 
 impl Kept {
     /// What it would take to enter this: texts that are here already take nothing.
-    fn bytes_of(&self, found: &Found) -> u64 {
+    fn bytes_of(&self, found: &FoundFunctions) -> u64 {
         let bytes = match found {
             Ok(frames) => {
                 let new = frames.iter().flat_map(texts).filter(|text| !self.texts.contains(*text));
-                size_of_val::<[Frame]>(frames) + new.map(|text| text.len() + TEXT_BYTES).sum::<usize>()
+                size_of_val::<[NamedFrame]>(frames) + new.map(|text| text.len() + TEXT_BYTES).sum::<usize>()
             }
             Err(unknown) => unknown_bytes(unknown),
         };
         (ENTRY_BYTES + bytes) as u64
     }
 
-    fn enter(&mut self, address: u64, found: &Found, bytes: u64, is_doubtful: bool, now: Naming) {
+    fn enter(&mut self, address: u64, found: &FoundFunctions, bytes: u64, is_doubtful: bool, now: Naming) {
         self.remove_one(address);
         self.bytes += bytes;
         if is_doubtful && self.retry_ns.is_none() {
@@ -240,14 +246,14 @@ impl Kept {
             Ok(frames) => Ok(frames.iter().map(|frame| self.intern(frame, &mut new_texts)).collect()),
             Err(unknown) => Err(Arc::new(unknown.clone())),
         };
-        let entry = Entry { used: now.number, is_doubtful, found };
+        let entry = KeptAnswer { used: now.number, is_doubtful, found };
         let held = entry.own_bytes() + new_texts as u64;
         self.entries.insert(address, entry);
         self.give_back(bytes.saturating_sub(held)); // a text that comes twice was counted twice
     }
 
     /// The same with the texts that are here, and what new ones take.
-    fn intern(&mut self, frame: &Frame, new_bytes: &mut usize) -> Frame {
+    fn intern(&mut self, frame: &NamedFrame, new_bytes: &mut usize) -> NamedFrame {
         let mut text = |text: &Arc<str>| match self.texts.get(text) {
             Some(known) => Arc::clone(known),
             None => {
@@ -257,7 +263,7 @@ impl Kept {
             }
         };
         let (name, linkage_name) = (text(&frame.name), text(&frame.linkage_name));
-        Frame { name, linkage_name, file: frame.file.as_ref().map(text), line: frame.line }
+        NamedFrame { name, linkage_name, file: frame.file.as_ref().map(text), line: frame.line }
     }
 
     fn remove_one(&mut self, address: u64) {
@@ -266,7 +272,7 @@ impl Kept {
         }
     }
 
-    fn remove(&mut self, is_removed: impl Fn(&Entry) -> bool) {
+    fn remove(&mut self, is_removed: impl Fn(&KeptAnswer) -> bool) {
         let mut bytes = 0;
         self.entries.retain(|_, entry| {
             let is_removed = is_removed(entry);

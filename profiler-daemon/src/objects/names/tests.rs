@@ -2,20 +2,20 @@ use std::path::Path;
 
 use symbolizer::{Limits, NoDebugFiles};
 
-use super::super::{Content, Object};
+use super::super::{Content, MappedObject};
 use super::*;
-use crate::roots::View;
+use crate::roots::RootView;
 use crate::sys::procfs;
 
 const SECOND_NS: u64 = 1_000_000_000;
 
 /// An object that anyone has: the kernel's code in every process.
-fn object() -> Arc<Object> {
+fn object() -> Arc<MappedObject> {
     let content = Content::Image(Arc::new(procfs::vdso_image().unwrap()));
-    Arc::new(Object { path: "vdso".to_owned(), content, view: View::Ours, names: Arc::default() })
+    Arc::new(MappedObject { path: "vdso".to_owned(), content, view: RootView::Ours, names: Arc::default() })
 }
 
-fn load(object: &Arc<Object>) -> Box<Loaded> {
+fn load(object: &Arc<MappedObject>) -> Box<Loaded> {
     let Content::Image(image) = &object.content else { panic!("it is in memory") };
     let image = Arc::clone(image) as Arc<dyn symbolizer::ReadAt>;
     let read = symbolizer::Object::load_owned(Limits::default(), image, Path::new("vdso"), &NoDebugFiles);
@@ -28,7 +28,7 @@ fn room(objects: u64) -> NameRoom {
 }
 
 /// Asks for its names, as a cut does.
-fn ask(room: &NameRoom, object: &Arc<Object>) {
+fn ask(room: &NameRoom, object: &Arc<MappedObject>) {
     let loaded = room.take_loaded(&object.names).unwrap_or_else(|| {
         room.count_source();
         load(object)
@@ -36,14 +36,14 @@ fn ask(room: &NameRoom, object: &Arc<Object>) {
     room.keep_loaded(&object.names, loaded);
 }
 
-fn stays(objects: &[Arc<Object>]) -> Vec<bool> {
+fn stays(objects: &[Arc<MappedObject>]) -> Vec<bool> {
     objects.iter().map(|object| object.names.rank().is_some()).collect()
 }
 
 #[test]
 fn what_was_asked_least_often_goes_first_and_nothing_stays_for_ever() {
     let room = room(2);
-    let objects: Vec<Arc<Object>> = (0..5).map(|_| object()).collect();
+    let objects: Vec<Arc<MappedObject>> = (0..5).map(|_| object()).collect();
     (0..3).for_each(|_| ask(&room, &objects[0]));
     ask(&room, &objects[1]);
     assert_eq!((room.counts().sources, room.counts().reused), (2, 2));
@@ -72,7 +72,7 @@ fn what_is_too_big_is_dropped_and_counted_by_nobody() {
 #[test]
 fn no_more_objects_stay_than_may_hold_descriptors() {
     let room = NameRoom::for_at_most(20, SymbolMemory::new(1 << 30));
-    let objects: Vec<Arc<Object>> = (0..20 + 3).map(|_| object()).collect();
+    let objects: Vec<Arc<MappedObject>> = (0..20 + 3).map(|_| object()).collect();
     objects.iter().for_each(|object| ask(&room, object));
     assert_eq!(stays(&objects).into_iter().filter(|stays| *stays).count(), 20);
 }
@@ -96,14 +96,15 @@ fn an_object_goes_with_the_one_whose_file_it_is_and_its_names_stay() {
 #[test]
 fn loaded_objects_give_way_to_names_and_to_what_is_to_be_read() {
     let room = room(4);
-    let objects: Vec<Arc<Object>> = (0..4).map(|_| object()).collect();
+    let objects: Vec<Arc<MappedObject>> = (0..4).map(|_| object()).collect();
     objects.iter().for_each(|object| ask(&room, object));
     assert_eq!(stays(&objects), [true; 4]);
     let cap = room.0.memory.cap();
     room.make_room(cap - cap / 8, Naming::default());
     assert!(room.0.memory.lacking(cap - cap / 8) == 0 && stays(&objects).contains(&true));
     objects.iter().for_each(|object| ask(&room, object));
-    let names = |count: u64| -> Vec<(u64, Found)> { (0..count).map(|at| (at, Ok(Vec::new()))).collect() };
+    let names =
+        |count: u64| -> Vec<(u64, FoundFunctions)> { (0..count).map(|at| (at, Ok(Vec::new()))).collect() };
     objects[0].names.keep(&room, room.begin(), About::default(), &names(10_000));
     let memory = &room.0.memory;
     assert!(memory.kept() <= memory.most_kept() && memory.kept() > memory.most_kept() - 200);
@@ -117,7 +118,7 @@ fn what_is_not_known_well_is_looked_for_again_ever_more_rarely() {
     let room = room(1_000);
     let object = object();
     let unknown = Unknown { reason: "r".to_owned(), remedy: String::new() };
-    let told: Vec<(u64, Found)> = vec![(1, Err(unknown)), (2, Ok(Vec::new()))];
+    let told: Vec<(u64, FoundFunctions)> = vec![(1, Err(unknown)), (2, Ok(Vec::new()))];
     let mut asked_again = Vec::new();
     for second in 0..2_000 {
         let now = Naming { number: second as u32, at_ns: second * SECOND_NS };

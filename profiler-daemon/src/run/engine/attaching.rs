@@ -65,7 +65,7 @@ struct Adopted {
 
 /// Counters at the last look, once a second.
 #[derive(Clone, Copy, Default)]
-struct Seen {
+struct SeenCounters {
     samples: u64,
     foreign: u64,
     foreign_records: u64,
@@ -85,7 +85,7 @@ pub(super) struct Attaching {
     pub(super) attach_changed: bool,
     cpus_changed: bool,
     adopted: Adopted,
-    seen: Seen,
+    seen: SeenCounters,
     pub(super) switches: Switches,
     group_switches: GroupSwitches,
     past: Past,
@@ -109,7 +109,7 @@ impl Attaching {
             attach_changed: false,
             cpus_changed: false,
             adopted: Adopted::default(),
-            seen: Seen::default(),
+            seen: SeenCounters::default(),
             switches: Switches::default(),
             group_switches: GroupSwitches::default(),
             past: Past::default(),
@@ -298,7 +298,7 @@ impl<L: DecisionLog> Engine<L> {
     /// What happened since the last look, as the choice of the attach mode needs it.
     fn observe(&mut self, switches: u64) -> Observed {
         let counts = &self.session.counts;
-        let now = Seen {
+        let now = SeenCounters {
             samples: counts.samples,
             foreign: counts.foreign,
             foreign_records: counts.side_records.foreign,

@@ -3,7 +3,7 @@
 //! A step that takes stock costs a quarter of a millisecond where others use the caches meanwhile, most of it to fetch the code
 //! that it runs. Ten of them a second were more than a hundred samples of a target that computes.
 
-use profiler_core::rate::{BoundBy, Decision, Dither, Reading, Reason};
+use profiler_core::rate::{BoundBy, Decision, Dither, RateReason, Reading};
 
 use super::Engine;
 use super::pace::LONGEST_STEP_S;
@@ -92,7 +92,7 @@ fn steps_at_once(period_ns: u64, has_room: impl Fn(u64) -> bool) -> u64 {
 /// Whether only the law can change the rate: no budget is used up.
 fn is_settled(decided: &Decision) -> bool {
     let by_law = matches!(decided.bound_by, BoundBy::Law | BoundBy::Floor | BoundBy::Fixed);
-    by_law && matches!(decided.reason, Reason::Hold | Reason::Fixed | Reason::Retune)
+    by_law && matches!(decided.reason, RateReason::Hold | RateReason::Fixed | RateReason::Retune)
 }
 
 #[cfg(test)]

@@ -67,7 +67,7 @@ pub(super) struct Rest {
 
 /// When something is done next, and what may hasten it.
 #[derive(Default)]
-pub(super) struct Pace {
+pub(super) struct StepPace {
     pub(super) next_step_ns: u64,
     /// When the last full step was taken.
     pub(super) stepped_ns: u64,

@@ -13,7 +13,7 @@ use crate::sys::clock;
 
 /// The figures of a run, or of a window of it.
 #[derive(Clone)]
-pub(crate) struct Figures {
+pub(crate) struct RunFigures {
     /// What sampling cost.
     pub(crate) account: Account,
     /// What a sample costs at the end of the part.
@@ -63,7 +63,7 @@ pub(crate) struct PartFigures {
 
 /// Where the next part of the run begins.
 #[derive(Clone, Copy, Default)]
-pub(super) struct Part {
+pub(super) struct PartStart {
     start_unix_ns: u64,
     pub(super) start_ns: u64,
     counts: Counts,
@@ -72,7 +72,7 @@ pub(super) struct Part {
     self_cpu_ns: u64,
 }
 
-impl Part {
+impl PartStart {
     /// What happened until `next` begins.
     fn until(&self, next: &Self) -> PartFigures {
         PartFigures {
@@ -90,7 +90,7 @@ impl<L: DecisionLog> Engine<L> {
     /// What was collected since the last call or the beginning, with its figures; the next part of the run begins where this
     /// one ends. A step comes first: calm ones are half a second apart, and the CPU time of a part would be that of another
     /// time than its samples.
-    pub(crate) fn cut(&mut self) -> (Collected, Figures) {
+    pub(crate) fn cut(&mut self) -> (Collected, RunFigures) {
         self.step();
         let once = self.session.begin_once();
         let collected = self.session.cut();
@@ -100,15 +100,15 @@ impl<L: DecisionLog> Engine<L> {
     }
 
     /// Ends the run: what was collected since the last cut or the beginning, its figures, and where its decisions went.
-    pub(crate) fn end(mut self) -> (Collected, Figures, L) {
+    pub(crate) fn end(mut self) -> (Collected, RunFigures, L) {
         let figures = self.take_figures(clock::monotonic_ns());
         (self.session.finish(), figures, self.log)
     }
 
-    fn take_figures(&mut self, end_ns: u64) -> Figures {
+    fn take_figures(&mut self, end_ns: u64) -> RunFigures {
         let next = self.part_from(end_ns);
         let part = std::mem::replace(&mut self.part, next);
-        Figures {
+        RunFigures {
             account: self.controller.take_account(),
             part: part.until(&next),
             history: self.take_history(),
@@ -117,8 +117,8 @@ impl<L: DecisionLog> Engine<L> {
     }
 
     /// The figures that do not depend on what was collected.
-    pub(super) fn figures(&self) -> Figures {
-        Figures {
+    pub(super) fn figures(&self) -> RunFigures {
+        RunFigures {
             account: Account::default(),
             cost: self.controller.cost(),
             handler: self.controller.handler(),
@@ -144,9 +144,9 @@ impl<L: DecisionLog> Engine<L> {
         std::mem::replace(&mut self.history, going_on.into_iter().collect())
     }
 
-    pub(super) fn part_from(&self, start_ns: u64) -> Part {
+    pub(super) fn part_from(&self, start_ns: u64) -> PartStart {
         let ago_ns = clock::monotonic_ns().saturating_sub(start_ns);
-        Part {
+        PartStart {
             start_unix_ns: clock::unix_ns().saturating_sub(ago_ns),
             start_ns,
             counts: self.session.counts,

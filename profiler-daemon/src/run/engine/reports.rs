@@ -8,7 +8,7 @@ use crate::output::DecisionLog;
 
 /// What was known at the last look.
 #[derive(Default)]
-pub(super) struct Reports {
+pub(super) struct ReportWatch {
     decision: MappingReports,
     /// Whether the clocks are to be reopened with other records.
     pub(super) changed: bool,

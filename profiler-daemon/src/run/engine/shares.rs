@@ -8,10 +8,10 @@ use profiler_core::profile::RateChange;
 use profiler_core::rate::{Account, Replicas, Spend};
 
 use super::Engine;
-use super::parts::{Figures, PartFigures};
+use super::parts::{PartFigures, RunFigures};
 use crate::cgroup::Cgroup;
 use crate::output::DecisionLog;
-use crate::sampler::session::{Collected, Counts, Owner, Owners, Session, Share};
+use crate::sampler::session::{Collected, Counts, Owner, OwnerShare, Owners, Session};
 use crate::sys::clock;
 
 /// Samples from which the cost of one target's sample is known.
@@ -23,8 +23,8 @@ const BARELY_RUNS_CPUS: f64 = 0.01;
 
 /// What all targets were charged.
 #[derive(Default)]
-pub(super) struct Shares {
-    of: BTreeMap<Owner, Charged>,
+pub(super) struct TargetCharges {
+    of: BTreeMap<Owner, TargetCharge>,
     /// What had been spent and counted at the last booking, non-target samples included, and its time (ns).
     spent: Spend,
     counted: Counts,
@@ -32,7 +32,7 @@ pub(super) struct Shares {
 }
 
 /// What one target was charged.
-struct Charged {
+struct TargetCharge {
     /// Bound on its slowdown (share of its CPU time).
     budget_ratio: f64,
     /// The replicas of its service.
@@ -63,7 +63,7 @@ pub(crate) struct ShareStatus<'a> {
     pub(crate) sample_ns: f64,
 }
 
-impl Charged {
+impl TargetCharge {
     fn new(budget_ratio: f64) -> Self {
         Self {
             budget_ratio,
@@ -107,7 +107,8 @@ impl<L: DecisionLog> Engine<L> {
     ) {
         let Some(owners) = &mut self.session.counted.owners else { return };
         owners.enter(owner, group, is_rest, clock::monotonic_ns());
-        self.shares.of.entry(owner).or_insert_with(|| Charged::new(budget_ratio)).budget_ratio = budget_ratio;
+        self.shares.of.entry(owner).or_insert_with(|| TargetCharge::new(budget_ratio)).budget_ratio =
+            budget_ratio;
     }
 
     /// The target is one of `replicas` from now on; the rate follows at the next booking.
@@ -129,7 +130,7 @@ impl<L: DecisionLog> Engine<L> {
     pub(crate) fn share_statuses(&self) -> BTreeMap<Owner, ShareStatus<'_>> {
         // Read once, since it is the same for all and costs time.
         let (usual_ns, prices_ns) = (self.controller.cost().target.mean_ns, self.controller.parts_ns());
-        let status = |(owner, share): (Owner, &'_ Share)| {
+        let status = |(owner, share): (Owner, &'_ OwnerShare)| {
             let charged = self.shares.of.get(&owner)?;
             let status = ShareStatus {
                 account: &charged.account,
@@ -187,7 +188,7 @@ impl<L: DecisionLog> Engine<L> {
     fn bound_rate(&mut self) {
         let prices_ns = self.controller.parts_ns();
         let held_up = self.controller.held_up();
-        let bound_hz = |charged: &Charged| {
+        let bound_hz = |charged: &TargetCharge| {
             let sample_ns = charged.sample_ns(&prices_ns)?;
             Some(charged.budget_ratio / (held_up * sample_ns * 1e-9))
         };
@@ -197,7 +198,7 @@ impl<L: DecisionLog> Engine<L> {
     }
 
     /// What was collected for one target since its last cut, with its figures; the next cut begins here.
-    pub(crate) fn cut_share(&mut self, owner: Owner) -> Option<(Collected, Figures)> {
+    pub(crate) fn cut_share(&mut self, owner: Owner) -> Option<(Collected, RunFigures)> {
         let once = self.session.begin_once();
         self.book_shares();
         let cut = self.session.cut_share(owner);
@@ -210,24 +211,24 @@ impl<L: DecisionLog> Engine<L> {
     }
 
     /// [`Self::cut_share`] for several targets.
-    pub(crate) fn cut_shares(&mut self, of: &[Owner]) -> Vec<(Owner, Collected, Figures)> {
+    pub(crate) fn cut_shares(&mut self, of: &[Owner]) -> Vec<(Owner, Collected, RunFigures)> {
         self.cut_many(|session| session.cut_shares(of))
     }
 
     /// [`Self::cut_share`] for all targets.
-    pub(crate) fn cut_all_shares(&mut self) -> Vec<(Owner, Collected, Figures)> {
+    pub(crate) fn cut_all_shares(&mut self) -> Vec<(Owner, Collected, RunFigures)> {
         self.cut_many(Session::cut_all_shares)
     }
 
     /// [`Self::cut_share`] for all targets when sampling has ended.
-    pub(crate) fn finish_shares(&mut self) -> Vec<(Owner, Collected, Figures)> {
+    pub(crate) fn finish_shares(&mut self) -> Vec<(Owner, Collected, RunFigures)> {
         self.cut_many(Session::finish_shares)
     }
 
     fn cut_many(
         &mut self,
         cut: impl FnOnce(&mut Session) -> Vec<(Owner, Collected)>,
-    ) -> Vec<(Owner, Collected, Figures)> {
+    ) -> Vec<(Owner, Collected, RunFigures)> {
         let once = self.session.begin_once();
         self.book_shares();
         let collected = cut(&mut self.session);
@@ -243,7 +244,7 @@ impl<L: DecisionLog> Engine<L> {
     }
 
     /// The figures of one target. `of_all` has what is the same for all.
-    fn share_figures(&mut self, owner: Owner, span: &Range<u64>, of_all: &Figures) -> Option<Figures> {
+    fn share_figures(&mut self, owner: Owner, span: &Range<u64>, of_all: &RunFigures) -> Option<RunFigures> {
         let share = self.session.counted.owners.as_ref()?.share(owner)?;
         let (counts, cpu_ns) = (share.counts, share.cpu_ns);
         let charged = self.shares.of.get_mut(&owner)?;
@@ -262,7 +263,7 @@ impl<L: DecisionLog> Engine<L> {
             self_cpu_ns: account.spent().self_ns as u64,
         };
         let history = self.history_since(span.start);
-        Some(Figures { account, part, setup_cpu_ns: 0, history, ..of_all.clone() })
+        Some(RunFigures { account, part, setup_cpu_ns: 0, history, ..of_all.clone() })
     }
 
     /// The rates since `start_ns`, beginning with the one in force then.

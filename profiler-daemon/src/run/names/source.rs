@@ -12,14 +12,14 @@ use super::Cut;
 use crate::debuginfod::Debuginfod;
 use crate::objects::files::HeldFile;
 use crate::objects::loaded::Loaded;
-use crate::objects::names::{About, DebugFilesForAll, Equal, Found, KeptNames};
+use crate::objects::names::{About, DebugFilesForAll, Equal, FoundFunctions, KeptNames};
 use crate::objects::{Content, ObjectSnapshot, Objects};
-use crate::roots::{Roots, View};
+use crate::roots::{RootView, Roots};
 use crate::symbol_process::print::Proof;
-use crate::symbol_process::{NotRead, OpenFiles, ReadObject, Wanted};
+use crate::symbol_process::{ObjectNotRead, OpenDebugFiles, ReadObject, WantedObject};
 
 /// Where the names of one object come from.
-pub(super) enum Source {
+pub(super) enum NameSource {
     Object(Box<Loaded>),
     /// It cannot be read, for this reason.
     Unreadable(Unknown),
@@ -27,7 +27,7 @@ pub(super) enum Source {
     Missing(Unknown),
 }
 
-impl Source {
+impl NameSource {
     /// Reads the names at each of these addresses of an object, or why they are unknown; also returns the source.
     pub(super) fn read(
         object: &ObjectSnapshot,
@@ -35,7 +35,7 @@ impl Source {
         debuginfod: Option<&Arc<Debuginfod>>,
         equal: Option<&Equal>,
         addresses: &[u64],
-    ) -> (Self, Vec<Found>) {
+    ) -> (Self, Vec<FoundFunctions>) {
         for _ in 0..TRIES {
             let mut source = Self::open(object, objects, debuginfod, equal);
             if let Some(told) = source.look_up(addresses, &object.path, debuginfod.is_some()) {
@@ -121,7 +121,7 @@ impl Source {
 
     /// The functions at each of these addresses of the object at `path`, or why they are not known. None where what was read is gone,
     /// and has to be read again.
-    fn look_up(&mut self, addresses: &[u64], path: &str, asks_servers: bool) -> Option<Vec<Found>> {
+    fn look_up(&mut self, addresses: &[u64], path: &str, asks_servers: bool) -> Option<Vec<FoundFunctions>> {
         match self {
             Self::Object(loaded) => {
                 let found = loaded.object.look_up(addresses).ok()?;
@@ -139,7 +139,13 @@ impl Source {
     }
 
     /// Keeps the names and their source for the next cut.
-    pub(super) fn keep(self, names: &Arc<KeptNames>, cut: &Cut, about: About, told: &[(u64, Found)]) {
+    pub(super) fn keep(
+        self,
+        names: &Arc<KeptNames>,
+        cut: &Cut,
+        about: About,
+        told: &[(u64, FoundFunctions)],
+    ) {
         let room = &cut.objects.names;
         match self {
             Self::Object(loaded) => {
@@ -171,36 +177,36 @@ fn read_there(
     files: &Arc<DebugFilesOf>,
 ) -> Result<ReadObject, Unknown> {
     let open = file.get().map_err(|error| remedy::unreadable(&Reason::from(error)))?;
-    let mut why = NotRead::Gone;
+    let mut why = ObjectNotRead::Gone;
     for _ in 0..TRIES {
-        let wanted = Wanted {
+        let wanted = WantedObject {
             file: &open,
             path: &object.path,
             identity: object.identity(),
             limits,
             print: equal.as_ref().map(|(equal, proof)| (&**equal.print(), proof.clone())),
-            files: Arc::clone(files) as Arc<dyn OpenFiles>,
+            files: Arc::clone(files) as Arc<dyn OpenDebugFiles>,
         };
         why = match objects.process.load(wanted, objects.memory.cap()) {
             Ok(there) => return Ok(ReadObject::There(Box::new(there))),
             Err(why) => why,
         };
-        if why != NotRead::Gone {
+        if why != ObjectNotRead::Gone {
             break;
         }
     }
     match why {
-        NotRead::Here => {
+        ObjectNotRead::Here => {
             let bytes: Arc<dyn ReadAt> = match equal {
                 Some((equal, proof)) => Arc::new(equal.proven(file.clone(), proof)),
                 None => Arc::new(file.clone()),
             };
             read_here(object, bytes, limits.all_bytes)
         }
-        NotRead::Reason(reason) => Err(remedy::unreadable(&reason)),
-        NotRead::GivenUp(how) => Err(remedy::given_up(&how)),
-        NotRead::NoProcess(why) => Err(remedy::no_process(&why)),
-        NotRead::Gone => Err(remedy::no_process("it has ended repeatedly")),
+        ObjectNotRead::Reason(reason) => Err(remedy::unreadable(&reason)),
+        ObjectNotRead::GivenUp(how) => Err(remedy::given_up(&how)),
+        ObjectNotRead::NoProcess(why) => Err(remedy::no_process(&why)),
+        ObjectNotRead::Gone => Err(remedy::no_process("it has ended repeatedly")),
     }
 }
 
@@ -217,14 +223,14 @@ fn read_here(
 
 /// Separate debug files, as the process that mapped the object sees them; and at last on servers.
 struct DebugFilesOf {
-    view: View,
+    view: RootView,
     roots: Roots,
     debuginfod: Option<Arc<Debuginfod>>,
     /// Set if the names are shared with other files.
     for_all: Option<Arc<DebugFilesForAll>>,
 }
 
-impl OpenFiles for DebugFilesOf {
+impl OpenDebugFiles for DebugFilesOf {
     fn open(&self, path: &Path) -> Option<File> {
         match &self.for_all {
             Some(for_all) => for_all.open(path, &self.roots),

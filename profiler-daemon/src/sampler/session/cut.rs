@@ -16,7 +16,7 @@ use rustc_hash::FxHashSet;
 use super::{Owner, Owners, Session};
 use crate::jit::Generated;
 use crate::objects::Objects;
-use crate::roots::View;
+use crate::roots::RootView;
 use crate::sys::clock;
 
 /// What was counted between two cuts, with everything needed to name it: on any thread, during the session or after it,
@@ -207,7 +207,7 @@ impl Session {
         if self.code.objects.roots.foreign_views().is_empty() {
             return;
         }
-        let seen = self.processes.live().filter_map(|(pid, _)| View::foreign_of(pid)).collect();
+        let seen = self.processes.live().filter_map(|(pid, _)| RootView::foreign_of(pid)).collect();
         let open = self
             .counted
             .owners

@@ -10,9 +10,9 @@ const ENDED: &str = "[ended]";
 
 /// The names of processes that no sample has hit.
 #[derive(Debug, Default)]
-pub(super) struct Names(FxHashMap<u32, String>);
+pub(super) struct ProcessNames(FxHashMap<u32, String>);
 
-impl Names {
+impl ProcessNames {
     /// Notes a process' name from a record.
     pub(super) fn note(&mut self, pid: u32, name: &str) {
         if self.0.len() >= MOST {
@@ -106,7 +106,7 @@ mod tests {
 
     #[test]
     fn names_do_not_pile_up() {
-        let mut names = Names::default();
+        let mut names = ProcessNames::default();
         (0..100_000).for_each(|pid| names.note(pid, "sh"));
         assert!(names.0.len() <= MOST && names.of(99_999) == "sh");
         names.forget(99_999);

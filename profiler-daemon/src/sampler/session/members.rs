@@ -5,7 +5,7 @@ use std::sync::Arc;
 use rustc_hash::FxHashSet;
 
 use super::clocks::ClockedCpu;
-use super::ended::Names;
+use super::ended::ProcessNames;
 use super::{Owner, Owners, Session};
 use crate::cgroup::Cgroup;
 use crate::sys::{clock, family, procfs};
@@ -20,7 +20,7 @@ pub(super) struct Members {
     /// Processes of other targets: they do not belong to this one, even where unknown processes do.
     pub(super) excluded: FxHashSet<u32>,
     /// Names of processes that may have ended before they are met.
-    pub(super) names: Names,
+    pub(super) names: ProcessNames,
     /// The child that has yet to execute its program.
     pub(super) awaited: Option<u32>,
 }

@@ -38,7 +38,7 @@ pub(crate) struct Owner(pub(crate) u32);
 
 /// What was counted for one target since its last cut.
 #[derive(Default)]
-pub(crate) struct Share {
+pub(crate) struct OwnerShare {
     pub(super) counted: Aggregator,
     /// Start of the time range that the next cut hands over (ns).
     pub(super) start_ns: u64,
@@ -76,8 +76,8 @@ impl GroupAccount {
 }
 
 /// A process that no scan has assigned since it began its program.
-struct Waiting {
-    share: Share,
+struct WaitingProcess {
+    share: OwnerShare,
     /// The target that it counts for if no scan says otherwise.
     heir: Option<Owner>,
     /// Scans that had begun when it began to wait.
@@ -109,13 +109,13 @@ pub(super) struct Sampled {
 /// The targets of a session, and which process belongs to which.
 #[derive(Default)]
 pub(crate) struct Owners {
-    shares: BTreeMap<Owner, Share>,
+    shares: BTreeMap<Owner, OwnerShare>,
     of: FxHashMap<u32, Owner>,
     /// Processes that belong to no target.
     unassigned: FxHashSet<u32>,
     /// The target that has the processes of no other target.
     rest: Option<Owner>,
-    waiting: FxHashMap<u32, Waiting>,
+    waiting: FxHashMap<u32, WaitingProcess>,
     /// Names of programs whose processes all belong to one target; `None` if several targets have some.
     programs: FxHashMap<String, Option<Owner>>,
     /// Scans that have begun.
@@ -123,7 +123,7 @@ pub(crate) struct Owners {
     pub(super) clocks: ProcessClocks,
 }
 
-impl Share {
+impl OwnerShare {
     fn begun_at(start_ns: u64) -> Self {
         Self { start_ns, ..Self::default() }
     }
@@ -165,7 +165,7 @@ impl Share {
 impl Owners {
     /// Adds a target, which may be the control group `group`. `is_rest`: it also gets the processes of no other target.
     pub(crate) fn enter(&mut self, owner: Owner, group: Option<Arc<Cgroup>>, is_rest: bool, now_ns: u64) {
-        let share = self.shares.entry(owner).or_insert_with(|| Share::begun_at(now_ns));
+        let share = self.shares.entry(owner).or_insert_with(|| OwnerShare::begun_at(now_ns));
         share.group = group.map(|group| GroupAccount::new(group, share.cpu_ns));
         if is_rest {
             self.rest = Some(owner);
@@ -189,7 +189,7 @@ impl Owners {
     }
 
     /// The targets, with their counts.
-    pub(crate) fn shares(&self) -> impl Iterator<Item = (Owner, &Share)> {
+    pub(crate) fn shares(&self) -> impl Iterator<Item = (Owner, &OwnerShare)> {
         self.shares.iter().map(|(owner, share)| (*owner, share))
     }
 
@@ -211,20 +211,20 @@ impl Owners {
         begun
     }
 
-    pub(crate) fn share(&self, owner: Owner) -> Option<&Share> {
+    pub(crate) fn share(&self, owner: Owner) -> Option<&OwnerShare> {
         self.shares.get(&owner)
     }
 
-    pub(super) fn share_mut(&mut self, owner: Owner) -> Option<&mut Share> {
+    pub(super) fn share_mut(&mut self, owner: Owner) -> Option<&mut OwnerShare> {
         self.shares.get_mut(&owner)
     }
 
     /// All counts: of targets, and of processes that wait.
-    pub(super) fn all(&self) -> impl Iterator<Item = &Share> {
+    pub(super) fn all(&self) -> impl Iterator<Item = &OwnerShare> {
         self.shares.values().chain(self.waiting.values().map(|waiting| &waiting.share))
     }
 
-    pub(super) fn all_mut(&mut self) -> impl Iterator<Item = &mut Share> {
+    pub(super) fn all_mut(&mut self) -> impl Iterator<Item = &mut OwnerShare> {
         self.shares.values_mut().chain(self.waiting.values_mut().map(|waiting| &mut waiting.share))
     }
 
@@ -279,7 +279,7 @@ impl Owners {
     }
 
     /// Adds what a process did while it waited to the counts of `owner`, or drops it without one.
-    fn settle(&mut self, pid: u32, waiting: Waiting, owner: Option<Owner>) {
+    fn settle(&mut self, pid: u32, waiting: WaitingProcess, owner: Option<Owner>) {
         self.clocks.is_known(pid);
         if let Some(share) = owner.and_then(|owner| self.shares.get_mut(&owner)) {
             share.absorb(waiting.share);
@@ -341,7 +341,7 @@ impl Owners {
             self.of.extend(heir.map(|heir| (pid, heir)));
             return;
         }
-        let waiting = Waiting { share: Share::default(), heir, since_scan: self.scans };
+        let waiting = WaitingProcess { share: OwnerShare::default(), heir, since_scan: self.scans };
         self.waiting.insert(pid, waiting);
         self.clocks.is_waiting(pid);
     }
@@ -391,7 +391,8 @@ impl Owners {
 
     /// The processes that already waited when the current or last scan began: that scan covers them.
     pub(super) fn seen_waiting(&self) -> impl Iterator<Item = u32> {
-        let is_seen = |(pid, waiting): (&u32, &Waiting)| (waiting.since_scan < self.scans).then_some(*pid);
+        let is_seen =
+            |(pid, waiting): (&u32, &WaitingProcess)| (waiting.since_scan < self.scans).then_some(*pid);
         self.waiting.iter().filter_map(is_seen)
     }
 

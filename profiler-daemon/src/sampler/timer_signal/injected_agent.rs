@@ -13,11 +13,11 @@ use profiler_core::unwind::method::{Method, MethodChoice};
 use rustc_hash::FxHashSet;
 
 use super::new_thread;
-use crate::inject::{self, AttachedAgent, Meanwhile, Refused, StackFollower, ThreadList};
+use crate::inject::{self, AttachedAgent, InjectionRefused, Meanwhile, StackFollower, ThreadList};
 use crate::objects::Symbols;
 use crate::sampler::session::Session;
 use crate::sys::agent_memory::AgentMemory;
-use crate::sys::procfs::Image;
+use crate::sys::procfs::ProgramPlacement;
 use crate::sys::{clock, procfs};
 
 /// Threads that are checked each time, besides the first one and new ones: whether they have entered a sandbox.
@@ -70,11 +70,11 @@ pub(super) struct InjectedAgent {
     /// Threads that existed when the agent was loaded.
     first: BTreeSet<u32>,
     /// Where the program is, as long as it is the one that the agent was loaded into.
-    image: Option<Image>,
+    image: Option<ProgramPlacement>,
     /// Live threads that were missing from a list: a list omits some while others end.
     overlooked: Vec<u32>,
     /// New threads that could not be signalled yet.
-    waiting: VecDeque<Waiting>,
+    waiting: VecDeque<WaitingThread>,
     /// Threads that block the signal.
     deaf: usize,
     /// Threads that could not be signalled to have themselves sampled.
@@ -86,11 +86,11 @@ pub(super) struct InjectedAgent {
     /// Whether the process runs another program.
     has_changed: bool,
     /// Why the agent, or a part of it, is still in the process.
-    left: Option<Refused>,
+    left: Option<InjectionRefused>,
 }
 
 /// A thread that is to be signalled.
-struct Waiting {
+struct WaitingThread {
     tid: u32,
     /// How often it was met blocking the signal.
     deaf_looks: u32,
@@ -121,7 +121,7 @@ impl InjectedAgent {
     pub(super) fn attach(
         &mut self,
         prepare: impl FnOnce(&Arc<AgentMemory>) -> io::Result<Meanwhile> + Send,
-    ) -> Result<Arc<AgentMemory>, Refused> {
+    ) -> Result<Arc<AgentMemory>, InjectionRefused> {
         let Self { host, .. } = self;
         // Before loading: threads that start from here on count as new and are signalled, which is harmless if they are
         // sampled already.
@@ -135,7 +135,7 @@ impl InjectedAgent {
             // It is not known which of the two programs has the agent.
             let _ = inject::leave(host.pid, &host.library, self.identity);
             let why = "has become another program or has ended meanwhile; try again";
-            return Err(Refused::Failed(why.to_owned()));
+            return Err(InjectionRefused::Failed(why.to_owned()));
         }
         (self.signal, self.deaf, self.signal_name) = (Some(signal), deaf, inject::name_of(signal));
         Ok(memory)
@@ -182,16 +182,16 @@ impl InjectedAgent {
         }
         self.waiting.retain(|waiting| !gone.contains(&waiting.tid));
         let again = self.waiting.len().min(LOOKED_AT_AGAIN);
-        let come = changes.come.into_iter().map(|tid| Waiting { tid, deaf_looks: 0 });
-        let looked_at: Vec<Waiting> = self.waiting.drain(..again).chain(come).collect();
-        for Waiting { tid, deaf_looks } in looked_at {
+        let come = changes.come.into_iter().map(|tid| WaitingThread { tid, deaf_looks: 0 });
+        let looked_at: Vec<WaitingThread> = self.waiting.drain(..again).chain(come).collect();
+        for WaitingThread { tid, deaf_looks } in looked_at {
             match inject::blocks(pid, tid, signal) {
                 true if deaf_looks < LOOKS_AT_DEAF => {
-                    self.waiting.push_back(Waiting { tid, deaf_looks: deaf_looks + 1 });
+                    self.waiting.push_back(WaitingThread { tid, deaf_looks: deaf_looks + 1 });
                 }
                 true => self.deaf += 1,
                 false if new_thread::may_be_signalled(pid, tid) => self.signal(tid, signal),
-                false => self.waiting.push_back(Waiting { tid, deaf_looks }),
+                false => self.waiting.push_back(WaitingThread { tid, deaf_looks }),
             }
         }
         gone
@@ -273,7 +273,7 @@ impl InjectedAgent {
                 "process {pid} has installed a seccomp filter and was not sampled from then on; a signal handler and a mapping stay in it"
             ));
         }
-        if let Some(Refused::NotPermitted(why) | Refused::Failed(why)) =
+        if let Some(InjectionRefused::NotPermitted(why) | InjectionRefused::Failed(why)) =
             self.left.as_ref().filter(|_| !procfs::has_ended(pid))
         {
             lines.push(format!(
@@ -308,7 +308,7 @@ mod tests {
         let mut agent = agent();
         (agent.image, agent.signal) = (procfs::image(agent.host.pid), Some(libc::SIGURG));
         assert!(!agent.has_become_another() && agent.signal.is_some());
-        agent.image = Some(Image::default());
+        agent.image = Some(ProgramPlacement::default());
         assert!(agent.has_become_another() && agent.signal.is_none());
         assert!(agent.shortfalls()[0].contains("became another program"));
     }

@@ -7,7 +7,7 @@
 
 use std::fs;
 
-use crate::sys::procfs::{self, Call};
+use crate::sys::procfs::{self, SystemCall};
 
 /// A thread that runs may be about to sleep, or about to be woken: so it is signalled once it has used as much as would have brought it a signal
 /// of its timer by now (ms).
@@ -17,8 +17,10 @@ const USED_MS: u64 = 10;
 pub(super) fn may_be_signalled(pid: u32, tid: u32) -> bool {
     match procfs::thread_call(pid, tid) {
         None => false, // it has ended
-        Some(Call::None) => procfs::thread_cpu_ms(pid, tid) >= USED_MS,
-        Some(Call::Number(number, arguments)) => goes_on(number, arguments, |file| is_socket(pid, file)),
+        Some(SystemCall::None) => procfs::thread_cpu_ms(pid, tid) >= USED_MS,
+        Some(SystemCall::Number(number, arguments)) => {
+            goes_on(number, arguments, |file| is_socket(pid, file))
+        }
     }
 }
 

@@ -3,7 +3,7 @@
 use std::io;
 use std::sync::Arc;
 
-use agent_memory::{Memory, Settings, words_for};
+use agent_memory::{AgentSettings, Memory, words_for};
 
 use crate::sys::agent_memory::AgentMemory;
 use crate::sys::clock;
@@ -12,7 +12,7 @@ use crate::sys::clock;
 pub(super) struct SharedMemory {
     pub(super) memory: Arc<AgentMemory>,
     /// The settings in it, as long as no other process overwrites them.
-    settings: Settings,
+    settings: AgentSettings,
     /// How often they were overwritten.
     overwritten: u64,
     /// The longest time without a sign of life for the agents (ns).
@@ -25,7 +25,7 @@ pub(super) struct SharedMemory {
 
 impl SharedMemory {
     /// New memory with these settings.
-    pub(super) fn new(settings: Settings) -> io::Result<Self> {
+    pub(super) fn new(settings: AgentSettings) -> io::Result<Self> {
         let memory = Arc::new(AgentMemory::new()?);
         Memory::prepare(memory.words(), &settings)
             .ok_or_else(|| io::Error::other("the memory is too small"))?;
@@ -36,12 +36,12 @@ impl SharedMemory {
         Memory::of_own(self.memory.words())
     }
 
-    pub(super) fn settings(&self) -> &Settings {
+    pub(super) fn settings(&self) -> &AgentSettings {
         &self.settings
     }
 
     /// Changes the settings.
-    pub(super) fn publish(&mut self, change: impl FnOnce(&mut Settings)) {
+    pub(super) fn publish(&mut self, change: impl FnOnce(&mut AgentSettings)) {
         change(&mut self.settings);
         let _ = Memory::prepare(self.memory.words(), &self.settings); // the size was sufficient before
     }
@@ -100,6 +100,6 @@ impl SharedMemory {
 }
 
 /// Initialises empty memory for the agent, with the present time: without a recent sign of life, agents sample less.
-pub(super) fn begin_memory(memory: &AgentMemory, settings: Settings) {
-    let _ = Memory::prepare(memory.words(), &Settings { now_ns: clock::monotonic_ns(), ..settings }); // the size fits
+pub(super) fn begin_memory(memory: &AgentMemory, settings: AgentSettings) {
+    let _ = Memory::prepare(memory.words(), &AgentSettings { now_ns: clock::monotonic_ns(), ..settings }); // the size fits
 }

@@ -3,7 +3,7 @@
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-use agent_memory::{Memory, RING_WORDS, Reader, SLOTS, Slot, State, length};
+use agent_memory::{Memory, RING_WORDS, RingReader, SLOTS, Slot, SlotState, length};
 use profiler_core::record::Task;
 
 use crate::sys::procfs;
@@ -31,8 +31,8 @@ impl SlotOwner {
 
 /// A slot as this side knows it.
 #[derive(Default)]
-struct Known {
-    reader: Reader,
+struct KnownSlot {
+    reader: RingReader,
     /// Words that this drain still reads: those that waited when it began. Who writes as fast as we read is left behind.
     left: usize,
     owner: Option<SlotOwner>,
@@ -41,7 +41,7 @@ struct Known {
 
 /// The slots of all agents.
 pub(super) struct Slots {
-    known: Vec<Known>,
+    known: Vec<KnownSlot>,
     /// Slots with an owner; only these are examined.
     taken: Vec<usize>,
     /// Claims at the last look, and whether a claim was in progress then.
@@ -55,7 +55,7 @@ pub(super) struct Slots {
 
 impl Default for Slots {
     fn default() -> Self {
-        let known = (0..SLOTS).map(|_| Known::default()).collect();
+        let known = (0..SLOTS).map(|_| KnownSlot::default()).collect();
         let (taken, claims, unsettled) = (Vec::new(), 0, false);
         Self { known, taken, claims, unsettled, damaged: 0, dropped: 0, dead_looked_for_ns: 0 }
     }
@@ -224,14 +224,14 @@ impl Slots {
             let known = &mut self.known[index];
             let (Some(owner), Some(slot)) = (known.owner, memory.slot(index)) else { continue };
             let is_over = match slot.state() {
-                State::Ended => true,
-                State::Taken => looks_for_dead && procfs::has_ended(owner.pid),
-                State::Free | State::Unknown => true, // another process has overwritten it
+                SlotState::Ended => true,
+                SlotState::Taken => looks_for_dead && procfs::has_ended(owner.pid),
+                SlotState::Free | SlotState::Unknown => true, // another process has overwritten it
             };
             if is_over && known.is_read(&slot) {
                 self.dropped = self.dropped.saturating_add(slot.dropped().saturating_sub(known.dropped));
                 slot.free(&mut known.reader);
-                *known = Known::default();
+                *known = KnownSlot::default();
                 self.taken.swap_remove(at);
                 self.unsettled = true; // a thread that claimed it in between has already raised the count
                 ended.push(owner);
@@ -241,7 +241,7 @@ impl Slots {
     }
 }
 
-impl Known {
+impl KnownSlot {
     fn is_read(&self, slot: &Slot<'_>) -> bool {
         slot.ring().is_none_or(|ring| self.reader.peek(&ring) == 0)
     }

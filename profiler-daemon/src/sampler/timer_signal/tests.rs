@@ -1,6 +1,6 @@
 //! Records as agents write them, from this process: told as the kernel would have, and weighed as the handler says.
 
-use agent_memory::{Kind, REGISTERS, SAMPLE_HEAD_WORDS, Slot};
+use agent_memory::{REGISTERS, RecordKind, SAMPLE_HEAD_WORDS, Slot};
 use proptest::prelude::*;
 
 use super::*;
@@ -115,13 +115,13 @@ fn a_process_tells_of_itself_and_one_without_a_known_parent_is_the_first_ones() 
         .collect();
     assert!(write(
         &child,
-        &agent_memory::Begun::words(Kind::Forked, 5, 70, *b"cat\0\0\0\0\0\0\0\0\0\0\0\0\0")
+        &agent_memory::Begun::words(RecordKind::Forked, 5, 70, *b"cat\0\0\0\0\0\0\0\0\0\0\0\0\0")
     ));
     assert!(write(
         &stranger,
-        &agent_memory::Begun::words(Kind::Executed, 6, 1, *b"dog\0\0\0\0\0\0\0\0\0\0\0\0\0")
+        &agent_memory::Begun::words(RecordKind::Executed, 6, 1, *b"dog\0\0\0\0\0\0\0\0\0\0\0\0\0")
     ));
-    let head = [Kind::Mappings.heading(3 + text.len()), 7, line.len() as u64];
+    let head = [RecordKind::Mappings.heading(3 + text.len()), 7, line.len() as u64];
     assert!(write(&stranger, &[&head[..], &text].concat()));
     let expected = [
         format!("{CHILD} from 70 in {CHILD}"),
@@ -132,7 +132,7 @@ fn a_process_tells_of_itself_and_one_without_a_known_parent_is_the_first_ones() 
     assert_eq!(told(&mut sampler, 50), expected);
     assert!(write(
         &child,
-        &agent_memory::Begun::words(Kind::Executed, 8, 70, *b"cow\0\0\0\0\0\0\0\0\0\0\0\0\0")
+        &agent_memory::Begun::words(RecordKind::Executed, 8, 70, *b"cow\0\0\0\0\0\0\0\0\0\0\0\0\0")
     ));
     assert_eq!(told(&mut sampler, 50), [format!("{CHILD} is cow true")]);
 }
@@ -204,7 +204,10 @@ fn nobody_who_was_heard_is_told_and_so_are_threads_without_a_timer() {
 fn what_an_agent_is_given_begins_with_a_sign_of_life() {
     let memory = AgentMemory::new().unwrap();
     let attention_ns = 60_000_000_000; // this test may be away for a while before it looks
-    begin_memory(&memory, Settings { period_ns: 4_000_000, now_ns: 0, attention_ns, ..Settings::default() });
+    begin_memory(
+        &memory,
+        AgentSettings { period_ns: 4_000_000, now_ns: 0, attention_ns, ..AgentSettings::default() },
+    );
     let told = Memory::open(memory.words()).unwrap();
     assert_eq!(told.period_at_ns(clock::monotonic_ns()), 4_000_000);
 }

@@ -32,7 +32,7 @@ const LATE: Duration = Duration::from_secs(1);
 /// The separate debug file, wherever it is looked for.
 struct Separate(Option<Vec<u8>>);
 
-impl OpenFiles for Separate {
+impl OpenDebugFiles for Separate {
     fn open(&self, _: &Path) -> Option<File> {
         self.0.as_deref().map(in_memory)
     }
@@ -72,7 +72,7 @@ struct Answer {
 
 /// Reads a file as the service does: again, and less of it, where it has ended the process.
 fn read(process: &SymbolProcess, name: &str, file: &File, separate: Separate, addresses: &[u64]) -> Answer {
-    let files: Arc<dyn OpenFiles> = Arc::new(separate);
+    let files: Arc<dyn OpenDebugFiles> = Arc::new(separate);
     let before = process.status().broken;
     for _ in 0..TRIES {
         let before_ns = family::readers_cpu_ns();
@@ -98,15 +98,15 @@ fn read_once(
     process: &SymbolProcess,
     name: &str,
     file: &File,
-    files: Arc<dyn OpenFiles>,
+    files: Arc<dyn OpenDebugFiles>,
     addresses: &[u64],
 ) -> Option<(Outcome, Vec<Symbolized>)> {
     let mut there = match load_file(process, name, file, files) {
         Ok(there) => there,
-        Err(NotRead::Gone) => return None,
-        Err(NotRead::Reason(_)) => return Some((Outcome::Refused, Vec::new())),
-        Err(NotRead::GivenUp(_)) => return Some((Outcome::GivenUp, Vec::new())),
-        Err(why @ (NotRead::NoProcess(_) | NotRead::Here)) => panic!("{name}: {why:?}"),
+        Err(ObjectNotRead::Gone) => return None,
+        Err(ObjectNotRead::Reason(_)) => return Some((Outcome::Refused, Vec::new())),
+        Err(ObjectNotRead::GivenUp(_)) => return Some((Outcome::GivenUp, Vec::new())),
+        Err(why @ (ObjectNotRead::NoProcess(_) | ObjectNotRead::Here)) => panic!("{name}: {why:?}"),
     };
     let found = there.look_up(addresses).ok()?;
     assert_eq!(found.len(), addresses.len(), "{name}");
@@ -124,10 +124,10 @@ fn load_file(
     process: &SymbolProcess,
     path: &str,
     file: &File,
-    files: Arc<dyn OpenFiles>,
-) -> Result<There, NotRead> {
+    files: Arc<dyn OpenDebugFiles>,
+) -> Result<There, ObjectNotRead> {
     let limits = Limits::of_all(MOST_BYTES);
-    process.load(Wanted { file, path, identity: None, limits, print: None, files }, MOST_BYTES)
+    process.load(WantedObject { file, path, identity: None, limits, print: None, files }, MOST_BYTES)
 }
 
 /// A file that is not mutated, and is asked for all the time.

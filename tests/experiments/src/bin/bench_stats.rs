@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use anyhow::Result;
 use profiler_core::rate::{CostModel, RateController, RateSettings, Reading, TopShares};
-use profiler_core::stats::{Confidence, Goal, IntervalTable, Part, Window};
+use profiler_core::stats::{Confidence, Goal, IntervalTable, Part, WindowSums};
 use serde_json::json;
 use tests::experiment::{option, print, row};
 use tests::figures::median;
@@ -60,17 +60,17 @@ fn retune_us(functions: u64, repetitions: usize) -> f64 {
 }
 
 /// Functions whose shares fall with their rank, sampled at random.
-fn profile(functions: usize, windows: u32, samples: u64) -> (Vec<Window>, Vec<Vec<Part>>) {
+fn profile(functions: usize, windows: u32, samples: u64) -> (Vec<WindowSums>, Vec<Vec<Part>>) {
     let mut rng = fastrand::Rng::with_seed(2);
     let mut seen = vec![BTreeMap::<u32, Part>::new(); functions];
-    let mut totals = vec![Window::default(); windows as usize];
+    let mut totals = vec![WindowSums::default(); windows as usize];
     for _ in 0..samples {
         let function = ((functions as f64).powf(rng.f64()) - 1.0) as usize; // shares fall as 1/rank
         let window = rng.u32(0..windows);
         let part = seen[function].entry(window).or_default();
         *part = Part { window, weight_ns: part.weight_ns + 2.2e6, samples: part.samples + 1, ..*part };
         let total = &mut totals[window as usize];
-        *total = Window { weight_ns: total.weight_ns + 2.2e6, samples: total.samples + 1, ..*total };
+        *total = WindowSums { weight_ns: total.weight_ns + 2.2e6, samples: total.samples + 1, ..*total };
     }
     (totals, seen.into_iter().map(|parts| parts.into_values().collect()).collect())
 }
