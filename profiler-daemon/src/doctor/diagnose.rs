@@ -98,20 +98,22 @@ fn sysctl(setting: &str) -> Option<String> {
 
 fn kernel(facts: &HostFacts) -> Check {
     const NAME: &str = "kernel";
-    let mut parts = facts.kernel.split(|c: char| !c.is_ascii_digit()).map(|part| part.parse::<u32>());
+    let mut parts = facts.kernel.release.split(|c: char| !c.is_ascii_digit()).map(|part| part.parse::<u32>());
     match (parts.next(), parts.next()) {
-        (Some(Ok(major)), Some(Ok(minor))) if (major, minor) >= (5, 11) => ok(NAME, &facts.kernel),
-        (Some(Ok(major)), Some(Ok(minor))) if (major, minor) >= (4, 3) => {
-            warn(NAME, format!("{}: older than 5.11, the oldest that is supported", facts.kernel), None)
-        }
-        (Some(Ok(_)), _) => fail(NAME, format!("{}: older than 4.3", facts.kernel), None),
-        _ => warn(NAME, format!("version unknown: `{}`", facts.kernel), None),
+        (Some(Ok(major)), Some(Ok(minor))) if (major, minor) >= (5, 11) => ok(NAME, &facts.kernel.release),
+        (Some(Ok(major)), Some(Ok(minor))) if (major, minor) >= (4, 3) => warn(
+            NAME,
+            format!("{}: older than 5.11, the oldest that is supported", facts.kernel.release),
+            None,
+        ),
+        (Some(Ok(_)), _) => fail(NAME, format!("{}: older than 4.3", facts.kernel.release), None),
+        _ => warn(NAME, format!("version unknown: `{}`", facts.kernel.release), None),
     }
 }
 
 fn architecture(facts: &HostFacts) -> Check {
-    match facts.architecture {
-        "x86_64" | "aarch64" => ok("architecture", facts.architecture),
+    match facts.kernel.architecture {
+        "x86_64" | "aarch64" => ok("architecture", facts.kernel.architecture),
         other => fail("architecture", format!("{other}: stacks can be unwound on x86_64 and aarch64"), None),
     }
 }
@@ -119,14 +121,14 @@ fn architecture(facts: &HostFacts) -> Check {
 /// Whether the kernel really opens an event, whatever the settings say.
 fn opening(facts: &HostFacts) -> Check {
     const NAME: &str = "perf_event_open";
-    let Some(number) = facts.open_error else { return ok(NAME, "opens a sampling event") };
+    let Some(number) = facts.rights.open_error else { return ok(NAME, "opens a sampling event") };
     let error = Errno::from_raw(number);
     let denied = matches!(error, Errno::EPERM | Errno::EACCES);
-    let by_setting = facts.paranoid.is_some_and(|level| level > 2) && !facts.may_profile_anything();
+    let by_setting = facts.kernel.paranoid.is_some_and(|level| level > 2) && !facts.may_profile_anything();
     match error {
         _ if denied && by_setting => fail(NAME, "denied by kernel.perf_event_paranoid, see below", None),
-        _ if denied && (facts.seccomp == 2 || facts.container.is_some()) => {
-            let place = facts.container.unwrap_or("a system call filter");
+        _ if denied && (facts.rights.seccomp == 2 || facts.machine.container.is_some()) => {
+            let place = facts.machine.container.unwrap_or("a system call filter");
             let remedy =
                 "run the container with --cap-add PERFMON and a seccomp profile that allows perf_event_open";
             fail(NAME, format!("denied by {place}, not by a setting of the kernel"), Some(remedy.to_owned()))
@@ -142,7 +144,7 @@ fn opening(facts: &HostFacts) -> Check {
 /// What `record` uses if no backend is asked for, and why. `run::backend::for_command` decides which errors are a refusal.
 fn backend(facts: &HostFacts) -> Check {
     const NAME: &str = "record";
-    let refused = facts.open_error.map(Errno::from_raw);
+    let refused = facts.rights.open_error.map(Errno::from_raw);
     match (refused, &facts.agent) {
         (None, _) => ok(NAME, "samples by perf events"),
         (Some(Errno::EPERM | Errno::EACCES), Some(agent)) => warn(
@@ -151,7 +153,7 @@ fn backend(facts: &HostFacts) -> Check {
                 "samples by timer signals ({}), since perf events are refused: at most {:.0} per \
                  CPU-second, no functions of the kernel; `attach` does so with --backend timer-signal",
                 agent.display(),
-                facts.ticks_hz
+                facts.kernel.ticks_hz
             ),
             None,
         ),
@@ -168,16 +170,16 @@ fn backend(facts: &HostFacts) -> Check {
 /// What the kernel's own setting permits.
 fn paranoid(facts: &HostFacts) -> Check {
     const NAME: &str = "kernel.perf_event_paranoid";
-    let Some(level) = facts.paranoid else {
+    let Some(level) = facts.kernel.paranoid else {
         return fail(NAME, "missing: the kernel is built without CONFIG_PERF_EVENTS", None);
     };
     if facts.may_profile_anything() {
         return ok(NAME, format!("{level}, and we hold CAP_PERFMON: all processes, all CPUs, kernel frames"));
     }
-    let of_namespace = facts.claims_to_profile_anything() && facts.user_namespace;
+    let of_namespace = facts.claims_to_profile_anything() && facts.rights.user_namespace;
     let of_namespace = if of_namespace { "; CAP_PERFMON counts for nothing in a user namespace" } else { "" };
     match level {
-        ..=0 if facts.cpu_wide => ok(NAME, format!("{level}: own processes, all CPUs, kernel frames")),
+        ..=0 if facts.rights.cpu_wide => ok(NAME, format!("{level}: own processes, all CPUs, kernel frames")),
         ..=0 => warn(NAME, format!("{level}, but events for whole CPUs are refused"), None),
         1 => warn(
             NAME,
@@ -204,25 +206,28 @@ fn ring_memory(facts: &HostFacts) -> Check {
     if facts.may_lock_memory() {
         return ok(NAME, "unlimited: we hold CAP_IPC_LOCK");
     }
-    let per_cpu = facts.mlock_kb.unwrap_or(0);
-    let locked_kb = facts.memlock_bytes / 1024;
-    let limit =
-        if facts.memlock_bytes == u64::MAX { "unlimited".to_owned() } else { format!("{locked_kb} KiB") };
+    let per_cpu = facts.kernel.mlock_kb.unwrap_or(0);
+    let locked_kb = facts.rights.memlock_bytes / 1024;
+    let limit = if facts.rights.memlock_bytes == u64::MAX {
+        "unlimited".to_owned()
+    } else {
+        format!("{locked_kb} KiB")
+    };
     let finding = format!("{per_cpu} KiB for each CPU and {limit} more (RLIMIT_MEMLOCK)");
-    let wanted = RING_KB * facts.cpus;
-    if per_cpu.saturating_mul(facts.cpus).saturating_add(locked_kb) >= wanted {
+    let wanted = RING_KB * facts.machine.cpus;
+    if per_cpu.saturating_mul(facts.machine.cpus).saturating_add(locked_kb) >= wanted {
         return ok(NAME, finding);
     }
     let finding = format!(
         "{finding}; {RING_KB} KiB for each of {} CPUs are needed, and samples may be lost",
-        facts.cpus
+        facts.machine.cpus
     );
     warn(NAME, finding, sysctl(&format!("kernel.perf_event_mlock_kb={RING_KB}")))
 }
 
 fn max_stack(facts: &HostFacts) -> Check {
     const NAME: &str = "kernel.perf_event_max_stack";
-    let Some(frames) = facts.max_stack else {
+    let Some(frames) = facts.kernel.max_stack else {
         return warn(NAME, "missing: call chains end at 127 frames", None);
     };
     if frames > DEFAULT_MAX_STACK {
@@ -234,10 +239,10 @@ fn max_stack(facts: &HostFacts) -> Check {
 
 fn kernel_names(facts: &HostFacts) -> Check {
     const NAME: &str = "kernel.kptr_restrict";
-    let Some(level) = facts.kptr_restrict else {
+    let Some(level) = facts.kernel.kptr_restrict else {
         return warn(NAME, "missing: kernel frames may have no names", None);
     };
-    if facts.kernel_addresses {
+    if facts.rights.kernel_addresses {
         return ok(NAME, format!("{level}: kernel frames have names"));
     }
     let remedy = match level {
@@ -250,14 +255,19 @@ fn kernel_names(facts: &HostFacts) -> Check {
 
 /// Task events take one file for each thread and CPU.
 fn open_files(facts: &HostFacts) -> Check {
-    let wanted = facts.threads.saturating_mul(facts.cpus);
-    let enough = facts.open_files / facts.cpus.max(1);
-    let finding = format!("at most {}, enough for {enough} threads on {} CPUs", facts.open_files, facts.cpus);
-    if facts.open_files >= wanted.saturating_add(64) {
+    let wanted = facts.machine.threads.saturating_mul(facts.machine.cpus);
+    let enough = facts.rights.open_files / facts.machine.cpus.max(1);
+    let finding = format!(
+        "at most {}, enough for {enough} threads on {} CPUs",
+        facts.rights.open_files, facts.machine.cpus
+    );
+    if facts.rights.open_files >= wanted.saturating_add(64) {
         return ok("open files", finding);
     }
-    let finding =
-        format!("{finding}; the largest process here has {}: use --attach-mode cpu for it", facts.threads);
+    let finding = format!(
+        "{finding}; the largest process here has {}: use --attach-mode cpu for it",
+        facts.machine.threads
+    );
     let remedy = format!("sudo prlimit --pid $$ --nofile={0}:{0}", wanted + 1024);
     warn("open files", finding, Some(remedy))
 }
@@ -265,14 +275,14 @@ fn open_files(facts: &HostFacts) -> Check {
 /// Events of control groups are open to those to whom events of whole CPUs are.
 fn groups(facts: &HostFacts) -> Check {
     const NAME: &str = "cgroup events";
-    let Some(hierarchy) = &facts.hierarchy else {
+    let Some(hierarchy) = &facts.groups.hierarchy else {
         let remedy = "sudo mkdir -p /run/cgroup2 && sudo mount -t cgroup2 none /run/cgroup2";
         let finding = "no cgroup v2 hierarchy is mounted: neither --cgroup nor --unit";
         return warn(NAME, finding, Some(remedy.to_owned()));
     };
     let mounted = format!("cgroup v2 is mounted at {}", hierarchy.display());
-    match facts.group_error.map(Errno::from_raw) {
-        None if facts.makes_groups => {
+    match facts.groups.error.map(Errno::from_raw) {
+        None if facts.groups.makes_groups => {
             ok(NAME, format!("possible (--cgroup, --unit, --attach-mode cgroup); {mounted}"))
         }
         None => {
@@ -319,7 +329,7 @@ fn handler_time(facts: &HostFacts) -> Check {
 }
 
 fn counters(facts: &HostFacts) -> Check {
-    if facts.hardware_counters {
+    if facts.machine.hardware_counters {
         return ok("hardware counters", "present");
     }
     ok("hardware counters", "none: samples are taken by the CPU clock, which also serves")
@@ -329,7 +339,7 @@ fn counters(facts: &HostFacts) -> Check {
 fn processes(facts: &HostFacts) -> Check {
     const NAME: &str = "/proc/PID/maps";
     if facts.may_read_others() {
-        return match facts.protected {
+        return match facts.rights.protected {
             0 => ok(NAME, "readable for all processes: we hold CAP_SYS_PTRACE"),
             1 => ok(NAME, "readable for all processes but one, which is protected: we hold CAP_SYS_PTRACE"),
             few => ok(
@@ -338,12 +348,12 @@ fn processes(facts: &HostFacts) -> Check {
             ),
         };
     }
-    if let Some(hidepid) = &facts.hidepid {
+    if let Some(hidepid) = &facts.kernel.hidepid {
         let finding = format!("processes of other users are hidden (hidepid={hidepid})");
         return warn(NAME, finding, Some(grant()));
     }
     // Yama restricts attaching as a debugger, not reading.
-    let yama = facts.ptrace_scope.filter(|scope| *scope > 0);
+    let yama = facts.kernel.ptrace_scope.filter(|scope| *scope > 0);
     let yama =
         yama.map(|scope| format!(" (kernel.yama.ptrace_scope={scope} does not matter)")).unwrap_or_default();
     ok(NAME, format!("readable for our own processes; others need CAP_SYS_PTRACE{yama}"))
@@ -351,7 +361,7 @@ fn processes(facts: &HostFacts) -> Check {
 
 fn map_files(facts: &HostFacts) -> Check {
     const NAME: &str = "/proc/PID/map_files";
-    if facts.map_files {
+    if facts.rights.map_files {
         return ok(NAME, "readable: programs that were deleted or replaced keep their names");
     }
     let finding = "not readable: programs that were deleted or replaced have no names";
@@ -377,7 +387,7 @@ fn containers(facts: &HostFacts) -> Check {
 }
 
 fn machine(facts: &HostFacts) -> Check {
-    if facts.virtual_machine {
+    if facts.machine.virtual_machine {
         let finding = "virtual: an interrupt costs several times as much, so that the best rate is lower";
         return warn("machine", finding, None);
     }

@@ -24,8 +24,27 @@ const MOST_SYMBOLS: usize = 10_000;
 /// Everything that [`super::diagnose()`] judges. `None`: the kernel does not say.
 #[derive(Clone, Debug)]
 pub(super) struct HostFacts {
+    pub(super) kernel: KernelFacts,
+    pub(super) rights: OwnRights,
+    pub(super) machine: MachineFacts,
+    pub(super) groups: GroupFacts,
+    /// The usual sockets of container runtimes that there are, and whether we may open each.
+    pub(super) runtimes: Vec<(PathBuf, bool)>,
+    /// The agent's file, if it is installed.
+    pub(super) agent: Option<PathBuf>,
+    /// Why the kernel's handler cannot be timed; `None` where it can.
+    pub(super) handler: Option<Untimed>,
+    /// The file that keeps the measured cost of a sample between runs.
+    pub(super) cache: Option<PathBuf>,
+    /// Whether it exists.
+    pub(super) calibrated: bool,
+}
+
+/// The kernel, and its settings for everybody.
+#[derive(Clone, Debug)]
+pub(super) struct KernelFacts {
     /// Such as `6.18.4-generic`.
-    pub(super) kernel: String,
+    pub(super) release: String,
     /// Such as `x86_64`.
     pub(super) architecture: &'static str,
     /// `kernel.perf_event_paranoid`.
@@ -38,6 +57,15 @@ pub(super) struct HostFacts {
     pub(super) kptr_restrict: Option<i64>,
     /// `kernel.yama.ptrace_scope`.
     pub(super) ptrace_scope: Option<i64>,
+    /// How `/proc` hides the processes of others, if it does.
+    pub(super) hidepid: Option<String>,
+    /// Ticks of the kernel in a second.
+    pub(super) ticks_hz: f64,
+}
+
+/// What this process may do.
+#[derive(Clone, Debug)]
+pub(super) struct OwnRights {
     /// Effective capabilities, a bit for each.
     pub(super) capabilities: u64,
     /// Whether they are those of a user namespace, which count for nothing where the whole machine is concerned.
@@ -54,6 +82,15 @@ pub(super) struct HostFacts {
     pub(super) memlock_bytes: u64,
     /// Hard limit of open files.
     pub(super) open_files: u64,
+    /// Whether the files that a process maps can be opened through `/proc/PID/map_files`.
+    pub(super) map_files: bool,
+    /// Why a sampling event could not be opened: an error number, 0 where there is none.
+    pub(super) open_error: Option<i32>,
+}
+
+/// The machine, or the part of it that we see.
+#[derive(Clone, Debug)]
+pub(super) struct MachineFacts {
     /// CPUs that are online.
     pub(super) cpus: u64,
     /// Threads of the largest process that we can see.
@@ -64,30 +101,17 @@ pub(super) struct HostFacts {
     pub(super) virtual_machine: bool,
     /// The container that we run in, by its mark.
     pub(super) container: Option<&'static str>,
-    /// How `/proc` hides the processes of others, if it does.
-    pub(super) hidepid: Option<String>,
-    /// Whether the files that a process maps can be opened through `/proc/PID/map_files`.
-    pub(super) map_files: bool,
-    /// The usual sockets of container runtimes that there are, and whether we may open each.
-    pub(super) runtimes: Vec<(PathBuf, bool)>,
-    /// Why a sampling event could not be opened: an error number, 0 where there is none.
-    pub(super) open_error: Option<i32>,
-    /// The agent's file, if it is installed.
-    pub(super) agent: Option<PathBuf>,
-    /// Ticks of the kernel in a second.
-    pub(super) ticks_hz: f64,
+}
+
+/// Control groups.
+#[derive(Clone, Debug)]
+pub(super) struct GroupFacts {
     /// Where cgroup v2 is mounted.
     pub(super) hierarchy: Option<PathBuf>,
     /// Whether a control group can be made for a command.
     pub(super) makes_groups: bool,
     /// Why an event for a control group could not be opened: an error number, 0 where there is none.
-    pub(super) group_error: Option<i32>,
-    /// Why the kernel's handler cannot be timed; `None` where it can.
-    pub(super) handler: Option<Untimed>,
-    /// The file that keeps the measured cost of a sample between runs.
-    pub(super) cache: Option<PathBuf>,
-    /// Whether it exists.
-    pub(super) calibrated: bool,
+    pub(super) error: Option<i32>,
 }
 
 /// Why the kernel's handler cannot be timed.
@@ -109,38 +133,47 @@ impl HostFacts {
         let cache = crate::calibrate::cache_path();
         let status = text("/proc/self/status");
         Self {
-            kernel: text("/proc/sys/kernel/osrelease"),
-            architecture: std::env::consts::ARCH,
-            paranoid: number("/proc/sys/kernel/perf_event_paranoid"),
-            mlock_kb: number("/proc/sys/kernel/perf_event_mlock_kb"),
-            max_stack: number("/proc/sys/kernel/perf_event_max_stack"),
-            kptr_restrict: number("/proc/sys/kernel/kptr_restrict"),
-            ptrace_scope: number("/proc/sys/kernel/yama/ptrace_scope"),
-            capabilities: field(&status, "CapEff:")
-                .and_then(|hex| u64::from_str_radix(hex, 16).ok())
-                .unwrap_or(0),
-            user_namespace: fs::read_to_string("/proc/self/uid_map").is_ok_and(|map| is_user_namespace(&map)),
-            cpu_wide: probe_access().is_ok_and(|access| access.cpu_wide),
-            kernel_addresses: shows_addresses(),
-            protected: protected(),
-            seccomp: field(&status, "Seccomp:").and_then(|mode| mode.parse().ok()).unwrap_or(0),
-            memlock_bytes: getrlimit(Resource::RLIMIT_MEMLOCK).map_or(0, |(soft, _)| soft),
-            open_files: getrlimit(Resource::RLIMIT_NOFILE).map_or(0, |(_, hard)| hard),
-            cpus: std::thread::available_parallelism().map_or(1, |cpus| cpus.get() as u64),
-            threads: most_threads(),
-            hardware_counters: hardware_counters(),
-            virtual_machine: virtual_machine(),
-            container: container(),
-            hidepid: hidepid(&text("/proc/self/mounts")),
-            map_files: map_files(),
+            kernel: KernelFacts {
+                release: text("/proc/sys/kernel/osrelease"),
+                architecture: std::env::consts::ARCH,
+                paranoid: number("/proc/sys/kernel/perf_event_paranoid"),
+                mlock_kb: number("/proc/sys/kernel/perf_event_mlock_kb"),
+                max_stack: number("/proc/sys/kernel/perf_event_max_stack"),
+                kptr_restrict: number("/proc/sys/kernel/kptr_restrict"),
+                ptrace_scope: number("/proc/sys/kernel/yama/ptrace_scope"),
+                hidepid: hidepid(&text("/proc/self/mounts")),
+                ticks_hz: 1e9 / signal_cost::tick_ns() as f64,
+            },
+            rights: OwnRights {
+                capabilities: field(&status, "CapEff:")
+                    .and_then(|hex| u64::from_str_radix(hex, 16).ok())
+                    .unwrap_or(0),
+                user_namespace: fs::read_to_string("/proc/self/uid_map")
+                    .is_ok_and(|map| is_user_namespace(&map)),
+                cpu_wide: probe_access().is_ok_and(|access| access.cpu_wide),
+                kernel_addresses: shows_addresses(),
+                protected: protected(),
+                seccomp: field(&status, "Seccomp:").and_then(|mode| mode.parse().ok()).unwrap_or(0),
+                memlock_bytes: getrlimit(Resource::RLIMIT_MEMLOCK).map_or(0, |(soft, _)| soft),
+                open_files: getrlimit(Resource::RLIMIT_NOFILE).map_or(0, |(_, hard)| hard),
+                map_files: map_files(),
+                open_error: try_open().err().map(|error| error.raw_os_error().unwrap_or(0)),
+            },
+            machine: MachineFacts {
+                cpus: std::thread::available_parallelism().map_or(1, |cpus| cpus.get() as u64),
+                threads: most_threads(),
+                hardware_counters: hardware_counters(),
+                virtual_machine: virtual_machine(),
+                container: container(),
+            },
+            groups: GroupFacts {
+                error: hierarchy().and_then(|root| group_error(&root)),
+                makes_groups: TransientCgroup::make().is_ok(),
+                hierarchy: hierarchy(),
+            },
             runtimes: crate::containers::found(),
-            group_error: hierarchy().and_then(|root| group_error(&root)),
-            makes_groups: TransientCgroup::make().is_ok(),
-            hierarchy: hierarchy(),
             agent: find_library(),
-            ticks_hz: 1e9 / signal_cost::tick_ns() as f64,
             handler: untimed(),
-            open_error: try_open().err().map(|error| error.raw_os_error().unwrap_or(0)),
             calibrated: cache.as_ref().is_some_and(|file| file.exists()),
             cache,
         }
@@ -148,7 +181,7 @@ impl HostFacts {
 
     /// Whether events of other users, of all CPUs and of the kernel are open to us at any setting.
     pub(super) fn may_profile_anything(&self) -> bool {
-        self.claims_to_profile_anything() && self.cpu_wide
+        self.claims_to_profile_anything() && self.rights.cpu_wide
     }
 
     /// Whether we hold the capability for that, be it of a user namespace.
@@ -158,16 +191,16 @@ impl HostFacts {
 
     /// Whether ring memory is unlimited for us.
     pub(super) fn may_lock_memory(&self) -> bool {
-        self.has(CAP_IPC_LOCK) && !self.user_namespace
+        self.has(CAP_IPC_LOCK) && !self.rights.user_namespace
     }
 
     /// Whether processes of other users are open to us, but for those that are protected.
     pub(super) fn may_read_others(&self) -> bool {
-        self.has(CAP_SYS_PTRACE) && (self.protected == 0 || !self.user_namespace)
+        self.has(CAP_SYS_PTRACE) && (self.rights.protected == 0 || !self.rights.user_namespace)
     }
 
     fn has(&self, capability: u32) -> bool {
-        self.capabilities >> capability & 1 == 1
+        self.rights.capabilities >> capability & 1 == 1
     }
 }
 

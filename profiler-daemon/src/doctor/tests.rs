@@ -1,43 +1,53 @@
 use super::*;
-use facts::{Untimed, hidepid, is_user_namespace};
+use facts::{GroupFacts, KernelFacts, MachineFacts, OwnRights, Untimed, hidepid, is_user_namespace};
 use nix::errno::Errno;
 
 /// A machine on which everything works, for a user without privileges.
 fn good() -> HostFacts {
     HostFacts {
-        kernel: "6.12.1-generic".to_owned(),
-        architecture: "x86_64",
-        paranoid: Some(0),
-        mlock_kb: Some(516),
-        max_stack: Some(512),
-        kptr_restrict: Some(0),
-        ptrace_scope: Some(1),
-        capabilities: 0,
-        user_namespace: false,
-        cpu_wide: true,
-        kernel_addresses: true,
-        protected: 0,
-        seccomp: 0,
-        memlock_bytes: 8 << 20,
-        open_files: 1 << 20,
-        cpus: 8,
-        threads: 100,
-        hardware_counters: true,
-        virtual_machine: false,
-        container: None,
-        hidepid: None,
-        map_files: true,
+        kernel: KernelFacts {
+            release: "6.12.1-generic".to_owned(),
+            architecture: "x86_64",
+            paranoid: Some(0),
+            mlock_kb: Some(516),
+            max_stack: Some(512),
+            kptr_restrict: Some(0),
+            ptrace_scope: Some(1),
+            hidepid: None,
+            ticks_hz: 250.0,
+        },
+        rights: OwnRights {
+            capabilities: 0,
+            user_namespace: false,
+            cpu_wide: true,
+            kernel_addresses: true,
+            protected: 0,
+            seccomp: 0,
+            memlock_bytes: 8 << 20,
+            open_files: 1 << 20,
+            map_files: true,
+            open_error: None,
+        },
+        machine: MachineFacts {
+            cpus: 8,
+            threads: 100,
+            hardware_counters: true,
+            virtual_machine: false,
+            container: None,
+        },
+        groups: GroupFacts { hierarchy: Some("/sys/fs/cgroup".into()), error: None, makes_groups: true },
         runtimes: vec![("/run/containerd/containerd.sock".into(), true)],
-        open_error: None,
         agent: Some("/usr/lib/sweetspot/libsweetspot_agent.so".into()),
-        ticks_hz: 250.0,
-        hierarchy: Some("/sys/fs/cgroup".into()),
-        group_error: None,
-        makes_groups: true,
         handler: None,
         cache: Some("/home/u/.cache/sweetspot/calibration.json".into()),
         calibrated: true,
     }
+}
+
+/// The same machine with something changed.
+fn with(mut facts: HostFacts, change: impl FnOnce(&mut HostFacts)) -> HostFacts {
+    change(&mut facts);
+    facts
 }
 
 const ALL_CAPABILITIES: u64 = 0x1ff_ffff_ffff;
@@ -56,13 +66,13 @@ fn a_good_machine_has_nothing_to_mend() {
 #[test]
 fn what_takes_the_samples_of_a_command_is_told_with_its_reason() {
     assert_eq!(check(&good(), "record").finding, "samples by perf events");
-    let refused = HostFacts { open_error: Some(Errno::EPERM as i32), ..good() };
+    let refused = with(good(), |facts| facts.rights.open_error = Some(Errno::EPERM as i32));
     let found = check(&refused, "record");
     assert_eq!(found.level, Severity::Warn);
     assert!(found.finding.contains("by timer signals") && found.finding.contains("at most 250"), "{found:?}");
-    let bare = HostFacts { agent: None, ..refused.clone() };
+    let bare = with(refused.clone(), |facts| facts.agent = None);
     assert!(check(&bare, "record").finding.contains("neither beside"));
-    let broken = HostFacts { open_error: Some(Errno::ENOSYS as i32), ..refused };
+    let broken = with(refused, |facts| facts.rights.open_error = Some(Errno::ENOSYS as i32));
     assert_eq!(check(&broken, "record").level, Severity::Fail);
 }
 
@@ -77,12 +87,12 @@ fn each_level_of_paranoia_is_judged_with_and_without_root() {
         (4, Severity::Fail, "nothing without CAP_PERFMON"),
     ];
     for (level, judgement, finding) in expected {
-        let user = HostFacts { paranoid: Some(level), ..good() };
+        let user = with(good(), |facts| facts.kernel.paranoid = Some(level));
         let found = check(&user, "kernel.perf_event_paranoid");
         assert_eq!(found.level, judgement, "{level}");
         assert!(found.finding.contains(finding), "{level}: {}", found.finding);
         assert_eq!(found.remedy.is_some(), judgement != Severity::Ok);
-        let root = HostFacts { capabilities: ALL_CAPABILITIES, ..user };
+        let root = with(user, |facts| facts.rights.capabilities = ALL_CAPABILITIES);
         assert_eq!(check(&root, "kernel.perf_event_paranoid").level, Severity::Ok);
     }
 }
@@ -90,26 +100,28 @@ fn each_level_of_paranoia_is_judged_with_and_without_root() {
 /// The capabilities of a user namespace are all there, and open nothing.
 #[test]
 fn what_a_user_namespace_gives_is_not_promised() {
-    let inside = HostFacts {
-        paranoid: Some(2),
-        capabilities: ALL_CAPABILITIES,
-        user_namespace: true,
-        cpu_wide: false,
-        kernel_addresses: false,
-        protected: 40,
-        mlock_kb: Some(16),
-        memlock_bytes: 0,
-        ..good()
-    };
+    let inside = with(good(), |facts| {
+        facts.kernel.paranoid = Some(2);
+        facts.rights.capabilities = ALL_CAPABILITIES;
+        facts.rights.user_namespace = true;
+        facts.rights.cpu_wide = false;
+        facts.rights.kernel_addresses = false;
+        facts.rights.protected = 40;
+        facts.kernel.mlock_kb = Some(16);
+        facts.rights.memlock_bytes = 0;
+    });
     let found = check(&inside, "kernel.perf_event_paranoid");
     assert_eq!(found.level, Severity::Warn);
     assert!(found.finding.contains("no CPU-wide") && found.finding.contains("user namespace"), "{found:?}");
     assert_eq!(check(&inside, "ring memory").level, Severity::Warn);
     assert_eq!(check(&inside, "kernel.kptr_restrict").level, Severity::Warn);
     assert!(check(&inside, "/proc/PID/maps").finding.contains("our own processes"));
-    let root = HostFacts { user_namespace: false, protected: 1, ..inside.clone() };
+    let root = with(inside.clone(), |facts| {
+        facts.rights.user_namespace = false;
+        facts.rights.protected = 1;
+    });
     assert!(check(&root, "/proc/PID/maps").finding.contains("all processes but one"));
-    let refused = HostFacts { paranoid: Some(0), ..inside };
+    let refused = with(inside, |facts| facts.kernel.paranoid = Some(0));
     assert!(check(&refused, "kernel.perf_event_paranoid").finding.contains("are refused"));
     for (map, is_one) in [("0 0 4294967295", false), ("0 1000 1", true), ("", true)] {
         assert_eq!(is_user_namespace(map), is_one, "{map}");
@@ -118,38 +130,45 @@ fn what_a_user_namespace_gives_is_not_promised() {
 
 #[test]
 fn root_without_capabilities_is_no_root() {
-    let confined = HostFacts { paranoid: Some(4), capabilities: 1 << 2, ..good() };
+    let confined = with(good(), |facts| {
+        facts.kernel.paranoid = Some(4);
+        facts.rights.capabilities = 1 << 2;
+    });
     assert_eq!(check(&confined, "kernel.perf_event_paranoid").level, Severity::Fail);
 }
 
 #[test]
 fn a_denial_is_told_with_who_denied_it() {
-    let denied = HostFacts { open_error: Some(Errno::EPERM as i32), ..good() };
+    let denied = with(good(), |facts| facts.rights.open_error = Some(Errno::EPERM as i32));
     let finding = |facts: &HostFacts| check(facts, "perf_event_open").finding;
-    assert!(finding(&HostFacts { paranoid: Some(4), ..denied.clone() }).contains("perf_event_paranoid"));
-    assert!(finding(&HostFacts { seccomp: 2, ..denied.clone() }).contains("system call filter"));
-    assert!(finding(&HostFacts { container: Some("docker"), ..denied.clone() }).contains("docker"));
+    assert!(
+        finding(&with(denied.clone(), |facts| facts.kernel.paranoid = Some(4)))
+            .contains("perf_event_paranoid")
+    );
+    assert!(finding(&with(denied.clone(), |facts| facts.rights.seccomp = 2)).contains("system call filter"));
+    assert!(
+        finding(&with(denied.clone(), |facts| facts.machine.container = Some("docker"))).contains("docker")
+    );
     assert!(finding(&denied).contains("security module"));
-    let missing = HostFacts { open_error: Some(Errno::ENOSYS as i32), ..good() };
+    let missing = with(good(), |facts| facts.rights.open_error = Some(Errno::ENOSYS as i32));
     assert!(finding(&missing).contains("CONFIG_PERF_EVENTS"));
-    let odd = HostFacts { open_error: Some(0), ..good() };
+    let odd = with(good(), |facts| facts.rights.open_error = Some(0));
     assert_eq!(check(&odd, "perf_event_open").level, Severity::Fail);
 }
 
 #[test]
 fn what_is_short_is_told_with_its_command() {
-    let poor = HostFacts {
-        mlock_kb: Some(128),
-        memlock_bytes: 64 << 10,
-        max_stack: Some(127),
-        kptr_restrict: Some(2),
-        kernel_addresses: false,
-        open_files: 1024,
-        threads: 500,
-        hidepid: Some("2".to_owned()),
-        map_files: false,
-        ..good()
-    };
+    let poor = with(good(), |facts| {
+        facts.kernel.mlock_kb = Some(128);
+        facts.rights.memlock_bytes = 64 << 10;
+        facts.kernel.max_stack = Some(127);
+        facts.kernel.kptr_restrict = Some(2);
+        facts.rights.kernel_addresses = false;
+        facts.rights.open_files = 1024;
+        facts.machine.threads = 500;
+        facts.kernel.hidepid = Some("2".to_owned());
+        facts.rights.map_files = false;
+    });
     for (name, command) in [
         ("ring memory", "kernel.perf_event_mlock_kb=516"),
         ("kernel.perf_event_max_stack", "kernel.perf_event_max_stack=512"),
@@ -170,16 +189,15 @@ fn every_advice_grants_what_the_service_has() {
     let service = include_str!("../../../systemd/sweetspot.service");
     let granted = service.lines().find_map(|line| line.strip_prefix("AmbientCapabilities=")).unwrap();
     assert_eq!(granted.to_lowercase().split(' ').collect::<Vec<_>>(), diagnose::CAPABILITIES);
-    let poor = HostFacts {
-        paranoid: Some(4),
-        kptr_restrict: Some(1),
-        kernel_addresses: false,
-        hidepid: Some("2".to_owned()),
-        map_files: false,
-        handler: Some(Untimed::Refused),
-        open_error: Some(Errno::EPERM as i32),
-        ..good()
-    };
+    let poor = with(good(), |facts| {
+        facts.kernel.paranoid = Some(4);
+        facts.kernel.kptr_restrict = Some(1);
+        facts.rights.kernel_addresses = false;
+        facts.kernel.hidepid = Some("2".to_owned());
+        facts.rights.map_files = false;
+        facts.handler = Some(Untimed::Refused);
+        facts.rights.open_error = Some(Errno::EPERM as i32);
+    });
     let advice: Vec<String> = diagnose(&poor).into_iter().filter_map(|check| check.remedy).collect();
     let granting = advice.iter().filter(|advice| advice.contains("setcap"));
     let whole = diagnose::CAPABILITIES.join(",");
@@ -189,7 +207,7 @@ fn every_advice_grants_what_the_service_has() {
 
 #[test]
 fn container_runtimes_are_named_with_whether_they_can_be_asked() {
-    let found = |runtimes| check(&HostFacts { runtimes, ..good() }, "container names");
+    let found = |runtimes| check(&with(good(), |facts| facts.runtimes = runtimes), "container names");
     let (containerd, docker) = ("/run/containerd/containerd.sock", "/run/docker.sock");
     assert_eq!((found(vec![]).level, found(vec![]).remedy), (Severity::Ok, None));
     assert!(found(vec![(containerd.into(), true)]).finding.contains(containerd));
@@ -208,8 +226,8 @@ fn container_runtimes_are_named_with_whether_they_can_be_asked() {
 fn control_groups_are_told_of_with_what_they_lack() {
     let found = |facts: HostFacts| check(&facts, "cgroup events");
     assert!(found(good()).finding.contains("/sys/fs/cgroup"));
-    let unmounted = found(HostFacts { hierarchy: None, ..good() });
-    let by_others = found(HostFacts { makes_groups: false, ..good() });
+    let unmounted = found(with(good(), |facts| facts.groups.hierarchy = None));
+    let by_others = found(with(good(), |facts| facts.groups.makes_groups = false));
     assert!(by_others.finding.contains("of existing groups only"), "{by_others:?}");
     assert!(unmounted.remedy.unwrap().contains("mount -t cgroup2"));
     for (error, word, remedy) in [
@@ -217,7 +235,7 @@ fn control_groups_are_told_of_with_what_they_lack() {
         (Errno::ENOENT, "CONFIG_CGROUP_PERF", false),
         (Errno::ENOMEM, "failed", false),
     ] {
-        let found = found(HostFacts { group_error: Some(error as i32), ..good() });
+        let found = found(with(good(), |facts| facts.groups.error = Some(error as i32)));
         assert!(found.finding.contains(word) && found.remedy.is_some() == remedy, "{found:?}");
         assert_eq!(found.level, Severity::Warn);
     }
@@ -231,7 +249,7 @@ fn a_handler_that_cannot_be_timed_is_told_with_what_mends_it() {
         (Untimed::OtherLayout, None),
         (Untimed::Refused, Some("cap_perfmon")),
     ] {
-        let found = check(&HostFacts { handler: Some(why), ..good() }, "handler time");
+        let found = check(&with(good(), |facts| facts.handler = Some(why)), "handler time");
         assert_eq!(found.level, Severity::Warn);
         assert_eq!(found.remedy.is_some(), remedy.is_some(), "{found:?}");
         assert!(found.remedy.unwrap_or_default().contains(remedy.unwrap_or_default()));
@@ -240,14 +258,15 @@ fn a_handler_that_cannot_be_timed_is_told_with_what_mends_it() {
 
 #[test]
 fn old_kernels_and_other_machines() {
-    let level = |kernel: &str| check(&HostFacts { kernel: kernel.to_owned(), ..good() }, "kernel").level;
+    let level =
+        |kernel: &str| check(&with(good(), |facts| facts.kernel.release = kernel.to_owned()), "kernel").level;
     assert_eq!(level("6.18.44-fc-v595"), Severity::Ok);
     assert_eq!(level("5.4.0-42-generic"), Severity::Warn);
     assert_eq!(level("3.10.0"), Severity::Fail);
     assert_eq!(level(""), Severity::Warn);
-    let other = HostFacts { architecture: "riscv64", ..good() };
+    let other = with(good(), |facts| facts.kernel.architecture = "riscv64");
     assert_eq!(check(&other, "architecture").level, Severity::Fail);
-    let guest = HostFacts { virtual_machine: true, ..good() };
+    let guest = with(good(), |facts| facts.machine.virtual_machine = true);
     assert_eq!(check(&guest, "machine").level, Severity::Warn);
 }
 
@@ -265,8 +284,8 @@ fn hidden_processes_are_found_in_the_mounts() {
 #[test]
 fn this_machine_can_be_read() {
     let facts = HostFacts::read(|| Ok(()));
-    assert!(!facts.kernel.is_empty());
-    assert!(facts.cpus > 0 && facts.threads > 0);
+    assert!(!facts.kernel.release.is_empty());
+    assert!(facts.machine.cpus > 0 && facts.machine.threads > 0);
     let checks = diagnose(&facts);
     assert_eq!(json(&checks).unwrap().lines().count(), checks.len());
     assert!(text(&checks).contains("kernel.perf_event_paranoid"));
