@@ -34,9 +34,9 @@ pub(crate) const BY_THREAD: &str = "use --attach-mode task";
 const OWN_PROCESSES: i32 = 2;
 
 /// Why there are few samples of a target if its switches and records alone take its budget.
-pub(crate) const WATCHING_TAKES_THE_BUDGET: &str = "nearly all of the target's budget is used up without \
-                                                    samples, so there are few; a larger budget would allow \
-                                                    more";
+pub(crate) const WATCHING_TAKES_THE_BUDGET: &str = "there are few samples, because profiling already takes \
+                                                    nearly all that the target's budget or its part of the \
+                                                    host's allows without them; a larger one would allow more";
 
 /// What a run by timers is like.
 pub(crate) fn by_timers(sampling: &SamplingSettings, tick_ns: u64) -> String {

@@ -65,6 +65,14 @@ impl Ended {
     }
 }
 
+/// The same command, ended by Ctrl-C even where that is ignored, as in what a shell starts in the background.
+pub fn interruptible(command: &Command) -> Command {
+    let mut through = Command::new("env");
+    through.arg("--default-signal=INT").arg(command.get_program()).args(command.get_args());
+    through.envs(command.get_envs().filter_map(|(key, value)| Some((key, value?))));
+    through
+}
+
 /// Starts a command with its outputs piped and no input.
 pub fn start(command: &mut Command) -> Result<Running> {
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());

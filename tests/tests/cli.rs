@@ -495,7 +495,8 @@ fn a_calibration_that_is_interrupted_leaves_the_cache_and_no_process() -> Result
     fs::create_dir(&folder)?;
     fs::write(folder.join("calibration.json"), before)?;
     let mut command = sweetspot.command("calibrate", &[] as &[&str]);
-    let running = tests::run::start(command.env("XDG_CACHE_HOME", sweetspot.path()))?;
+    command.env("XDG_CACHE_HOME", sweetspot.path());
+    let running = tests::run::start(&mut tests::run::interruptible(&command))?;
     let pid = nix::unistd::Pid::from_raw(running.id() as i32);
     tests::run::wait_until("its work to begin", || child_of(running.id()).is_some())?;
     let work = child_of(running.id()).context("its work has ended")?;

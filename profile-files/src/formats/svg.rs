@@ -70,7 +70,7 @@ fn subtitle(run: &Run) -> String {
     // Written by another tool: nothing is known of its rate.
     if run.how.confidence != 0.0 {
         text +=
-            &format!(" at {:.0}/s, overhead {:.2}%", run.rate.rate_hz, run.overhead.overhead_ratio * 100.0);
+            &format!(" at {:.0}/s, slowdown {:.2}%", run.rate.rate_hz, run.overhead.slowdown_ratio * 100.0);
     }
     if run.counts.truncated > 0 {
         text += &format!(", {:.1}% of the stacks complete", run.counts.complete_ratio * 100.0);
@@ -93,7 +93,7 @@ mod tests {
     #[test]
     fn the_graph_has_its_frames_title_and_figures() {
         let svg = svg(&testing::profile());
-        for text in ["./server --port 80", "602 samples at 60/s, overhead 0.74%", "memcpy (", " µs, "] {
+        for text in ["./server --port 80", "602 samples at 60/s, slowdown 0.44%", "memcpy (", " µs, "] {
             assert!(svg.contains(text), "{text} is missing");
         }
     }

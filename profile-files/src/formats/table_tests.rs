@@ -3,7 +3,9 @@ use super::*;
 use crate::functions::functions;
 use crate::intervals::Reached;
 use crate::testing;
-use profiler_core::profile::{CostFigures, CpuTimes, HowSampled, OverheadFigures, RateFigures, SampleCounts};
+use profiler_core::profile::{
+    CostFigures, CpuTimes, HowSampled, OverheadFigures, OverheadParts, RateFigures, SampleCounts,
+};
 
 /// The profile's functions with intervals of plain figures, whatever the statistics say.
 fn table(profile: &SymbolizedProfile) -> FunctionTable {
@@ -137,7 +139,7 @@ fn a_file_without_a_figure_leaves_its_phrase_out() {
         cost: CostFigures { interrupt_ratio: 0.0, ..run().cost },
         ..run()
     };
-    assert_eq!(overhead(&run).unwrap(), "73.1 ± 2.9 µs a sample");
+    assert_eq!(overhead(&run).unwrap(), "66.4 ± 2.7 µs a sample");
     assert_eq!(rate(&run).unwrap(), "60/s of CPU time now; limited by the slowdown budget");
     assert_eq!((overhead(&Run::default()), rate(&Run::default())), (None, None));
 }
@@ -227,6 +229,20 @@ fn what_bounds_the_rate_is_said_in_plain_words() {
     assert!(overhead(&ahead).unwrap().contains("% over ten seconds, own CPU time"));
     ahead.duration_s = 12.0;
     assert!(!overhead(&ahead).unwrap().contains("over ten seconds"), "it is not kept then");
+    (ahead.duration_s, ahead.overhead.own_cpu_ratio, ahead.overhead.own_cpu_budget_ratio) = (1.0, 0.02, 0.01);
+    assert!(overhead(&ahead).unwrap().contains("own CPU time 2.0% of a CPU of at most 1% over ten seconds"));
+    // What the slowdown is made of is what a sample is said to cost.
+    let mut early = run();
+    early.overhead.overhead_parts = OverheadParts {
+        base_ratio: 0.01,
+        stack_ratio: 0.02,
+        switches_ratio: 0.5,
+        ..OverheadParts::default()
+    };
+    let each_us = 0.03 * early.cpu.target_cpu_s * 1e6 / (early.counts.samples + early.counts.lost) as f64;
+    assert!(overhead(&early).unwrap().contains(&format!("; {each_us:.1} ± ")), "{:?}", overhead(&early));
+    let of_windows = |merged_windows| rate(&Run { merged_windows, ..run() }).unwrap();
+    assert!(of_windows(1).contains("CPU time now") && of_windows(2).contains("CPU time on average"));
     let anytime =
         Run { rate: RateFigures { law: "anytime".to_owned(), law_samples: 5600.4, ..run().rate }, ..run() };
     assert!(rate(&anytime).unwrap().contains("602 samples, the law asks for 5600 (anytime law); limited by"));

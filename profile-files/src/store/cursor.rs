@@ -13,8 +13,9 @@ use nix::fcntl::OFlag;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use super::disk::{Disk, Op, RealDisk};
-use super::outbox::{OutboxFile, Position};
+use super::outbox::OutboxFile;
 use super::parts::PartsLeft;
+use super::position::Position;
 use super::time_range::TimeRanges;
 use super::{listing, place};
 

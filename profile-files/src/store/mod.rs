@@ -41,6 +41,7 @@ mod outbox;
 mod parts;
 mod place;
 mod plan;
+mod position;
 mod read;
 mod room;
 mod seal;
@@ -62,11 +63,10 @@ use profiler_core::profile::SymbolizedProfile;
 
 pub use cursor::Cursor;
 pub use disk::{Disk, Op, RealDisk};
-pub use outbox::{
-    ANOTHER_TURN_NS, Export, ExportTally, OutboxFile, Outboxes, Position, SendFault, SendOutcome,
-};
+pub use outbox::{ANOTHER_TURN_NS, ExportTally, OutboxFile, Outboxes, SendFault, SendOutcome};
 pub use parts::PartsLeft;
 pub use plan::Now;
+pub use position::{Export, Position};
 pub use read::{IsWanted, Query, RangeReading, read};
 pub use seal::Damage;
 pub use spool::{Spool, SpoolReadError};

@@ -16,109 +16,18 @@ use std::time::{Duration, Instant};
 
 use config::Pattern;
 use rustc_hash::FxHashMap;
-use serde::{Deserialize, Serialize};
 
 use super::index::FileIndex;
 use super::listing::{self, StoredFile};
 use super::parts::PartsLeft;
 use super::plan::Now;
-use super::time_range::{TimeRange, TimeRanges};
+use super::position::{Export, Position, texts, wants};
+use super::time_range::TimeRanges;
 
 /// Files that wait and are not merged: a night of ten targets. More would make the store slow to read.
 pub(super) const MOST_UNMERGED: usize = 8_192;
 /// A file that sending failed with has its next turn so much later (ns).
 pub const ANOTHER_TURN_NS: u64 = 30_000_000_000;
-/// What is settled is remembered for so much longer than a file is kept (ns): a day's goes a day later.
-const REMEMBERED_NS: u64 = 2 * 86_400_000_000_000;
-
-/// Files of an export that are sent in parts at a time, at most: of others all parts are sent again.
-const MOST_IN_PARTS: usize = 256;
-
-/// An export, as far as the store is concerned.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Export {
-    /// Its name.
-    pub name: String,
-    /// Targets whose names match one of these; all, if there is none.
-    pub targets: Vec<Pattern>,
-}
-
-impl Export {
-    fn wants(&self, target: &str) -> bool {
-        wants(&self.targets, target)
-    }
-}
-
-fn wants(patterns: &[Pattern], target: &str) -> bool {
-    patterns.is_empty() || patterns.iter().any(|pattern| pattern.matches(target.as_bytes()))
-}
-
-/// What an export has of a store.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Position {
-    /// It gets no window that ended before this moment.
-    since: Now,
-    /// Patterns of the targets that it gets.
-    targets: Vec<String>,
-    /// What was sent, refused or left out, by target.
-    settled: BTreeMap<String, TimeRanges>,
-    /// What is left of each file that was acknowledged in part.
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    in_parts: BTreeMap<PathBuf, PartsLeft>,
-}
-
-impl Position {
-    /// A new export's.
-    pub(super) fn new(since: Now, export: &Export) -> Self {
-        Self { since, targets: texts(&export.targets), settled: BTreeMap::new(), in_parts: BTreeMap::new() }
-    }
-
-    /// Whether all of this is to be sent.
-    fn awaits(&self, target: &str, time_ranges: &TimeRanges) -> bool {
-        let is_settled = self.settled.get(target).is_some_and(|settled| time_ranges.overlap(settled));
-        !is_settled && time_ranges.iter().all(|time_range| is_after(time_range, &self.since))
-    }
-
-    /// This was sent, refused or left out.
-    pub fn settle(&mut self, target: &str, time_ranges: &TimeRanges) {
-        let settled = self.settled.entry(target.to_owned()).or_default();
-        *settled = TimeRanges::union([&*settled, time_ranges].into_iter());
-    }
-
-    /// Notes what is left of a file that was acknowledged in part.
-    pub(super) fn leave(&mut self, path: &Path, left: PartsLeft) {
-        self.in_parts.insert(path.to_owned(), left);
-        if self.in_parts.len() > MOST_IN_PARTS {
-            self.in_parts.pop_first(); // the oldest: it may be gone
-        }
-    }
-
-    /// Forgets what is too old to be in the store.
-    fn prune(&mut self, now: &Now, age_ns: u64) {
-        let long_ns = age_ns.saturating_add(REMEMBERED_NS);
-        let (unix_ns, monotonic_ns) =
-            (now.unix_ns.saturating_sub(long_ns), now.monotonic_ns.saturating_sub(long_ns));
-        let before = Now { unix_ns, boot: now.boot.clone(), monotonic_ns };
-        self.settled.retain(|_, time_ranges| time_ranges.retain(|time_range| is_after(time_range, &before)));
-        if self.since.unix_ns < before.unix_ns {
-            self.since = before;
-        }
-    }
-}
-
-/// Whether a time range ends after a moment: by the clock that cannot jump, where it is of the same boot.
-fn is_after(time_range: &TimeRange, moment: &Now) -> bool {
-    if time_range.boot == moment.boot {
-        time_range.to_ns > moment.monotonic_ns
-    } else {
-        time_range.span().to_unix_ns > moment.unix_ns
-    }
-}
-
-fn texts(patterns: &[Pattern]) -> Vec<String> {
-    patterns.iter().map(|pattern| pattern.as_str().to_owned()).collect()
-}
-
 /// What is being done with a file that waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Hold {
@@ -581,92 +490,4 @@ fn find<'o>(all: &'o mut [Outbox], name: &str) -> Option<&'o mut Outbox> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::super::name::{Level, Name};
-    use super::super::stamp::Stamp;
-    use super::*;
-
-    const SECOND: u64 = 1_000_000_000;
-    const DAY: u64 = 86_400 * SECOND;
-
-    fn entry(target: &str, second: u64) -> StoredFile {
-        let from_ns = second * SECOND;
-        let time_range =
-            TimeRange { boot: "boot".into(), from_ns, to_ns: from_ns + SECOND, begin_unix_ns: DAY + from_ns };
-        let stamp =
-            Stamp::new(Level::Window, target.into(), BTreeMap::new(), TimeRanges::new(vec![time_range]));
-        let name = Name::of(&stamp);
-        StoredFile { path: name.path(), name, stamp, size: 4096 }
-    }
-
-    fn now(second: u64) -> Now {
-        Now { unix_ns: DAY + second * SECOND, boot: "boot".into(), monotonic_ns: second * SECOND }
-    }
-
-    fn outbox(targets: &[&str]) -> Outbox {
-        let targets = targets.iter().map(|text| text.parse().unwrap()).collect();
-        let export = Export { name: "a".into(), targets };
-        let position = Position::new(now(0), &export);
-        Outbox { export, position, waiting: BTreeMap::new(), tally: ExportTally::default() }
-    }
-
-    #[test]
-    fn the_oldest_goes_first_and_what_is_to_blame_last() {
-        let mut outbox = outbox(&[]);
-        let entries = [entry("web", 1), entry("web", 2), entry("web", 3)];
-        outbox.adopt(entries.iter());
-        let (soon, later) = (SECOND, SECOND + ANOTHER_TURN_NS);
-        for (now_ns, is_well, at, blamed, fault) in [
-            (soon, true, 0, 0, SendFault::Blamed),
-            (soon, false, 1, 0, SendFault::None),
-            (soon, false, 1, 0, SendFault::Possible),
-            (later, false, 2, 0, SendFault::None),
-            (later, true, 0, 1, SendFault::Blamed),
-            (later, true, 1, 0, SendFault::Possible),
-            (later, true, 2, 0, SendFault::Possible),
-            (later, true, 2, 0, SendFault::None), // it has failed least often
-        ] {
-            let file_to_send = outbox.take(now_ns, is_well).unwrap();
-            assert_eq!((&file_to_send.path, file_to_send.blamed), (&entries[at].path, blamed));
-            outbox.finish(now_ns, &file_to_send, SendOutcome::Kept(fault));
-        }
-        let file_to_send = outbox.take(later, false).unwrap();
-        assert_ne!(
-            outbox.take(later, false).unwrap().path,
-            file_to_send.path,
-            "nothing is sent twice at a time"
-        );
-        assert_eq!(outbox.tally(&now(10)).lag_ns, 8 * SECOND);
-    }
-
-    #[test]
-    fn what_is_new_to_an_export_by_its_settings_is_not_sent_late() {
-        let mut outbox = outbox(&["^web$"]);
-        let entries = [entry("web", 1), entry("db", 1), entry("log", 1)];
-        outbox.adopt(entries.iter());
-        assert_eq!(outbox.waiting.len(), 1);
-        outbox.export.targets = vec!["^web$".parse().unwrap(), "^db$".parse().unwrap()];
-        let later = entry("db", 2);
-        outbox.adopt(entries.iter());
-        let stamp = &later.stamp;
-        assert!(outbox.waiting.len() == 1 && outbox.position.awaits(&stamp.target, &stamp.time_ranges));
-        outbox.export.targets = vec!["^db$".parse().unwrap()];
-        outbox.adopt(entries.iter().chain([&later]));
-        assert_eq!(outbox.waiting.keys().collect::<Vec<_>>(), [&later.path]);
-    }
-
-    #[test]
-    fn what_is_too_old_for_the_store_is_forgotten_and_not_sent_again() {
-        let mut outbox = outbox(&[]);
-        let (old, recent) = (entry("web", 1), entry("web", 5 * 86_400));
-        for entry in [&old, &recent] {
-            outbox.position.settle("web", &entry.stamp.time_ranges);
-        }
-        outbox.position.prune(&now(6 * 86_400), 3 * DAY);
-        let settled = &outbox.position.settled["web"];
-        assert!(!old.stamp.time_ranges.overlap(settled) && recent.stamp.time_ranges.overlap(settled));
-        assert!(!outbox.position.awaits("web", &old.stamp.time_ranges));
-        outbox.position.prune(&now(60 * 86_400), 3 * DAY);
-        assert!(outbox.position.settled.is_empty());
-    }
-}
+mod tests;

@@ -34,6 +34,8 @@ pub(super) struct Runs {
     /// CPU time of those that say what interrupts cost (s).
     interrupts_cpu_s: f64,
     changes: Vec<(u64, RateChange)>,
+    /// When each was, from and until (ns since the epoch).
+    spans: Vec<(u64, u64)>,
     notes: MergedNotes,
 }
 
@@ -82,6 +84,8 @@ impl Runs {
         self.costs(run, run.counts.samples as f64 * part);
         self.words(run);
         self.notes.add(&run.notes, run.merged_windows, part);
+        let lasted_ns = (finite(run.duration_s).max(0.0) * part * 1e9) as u64;
+        self.spans.push((run.start_unix_ns, run.start_unix_ns.saturating_add(lasted_ns)));
         self.changes(run, range);
         self.runs += 1;
     }
@@ -218,14 +222,21 @@ impl Runs {
     /// The run of all of them: `stacks` in `span`.
     pub(super) fn finish(mut self, stacks: &[WeightedStack], span: Range) -> Run {
         self.means();
+        let sampled_s = sampled_s(&mut self.spans, self.are_independent);
         let mut run = self.sum;
         run.target = targets(&self.targets);
         (run.notes, run.merged_windows) = self.notes.finish();
         run.start_unix_ns = span.from_unix_ns;
         run.duration_s = (span.to_unix_ns - span.from_unix_ns) as f64 * 1e-9;
-        run.overhead.own_cpu_ratio =
-            if run.duration_s > 0.0 { run.cpu.self_cpu_s / run.duration_s } else { 0.0 };
+        run.overhead.own_cpu_ratio = if sampled_s > 0.0 { run.cpu.self_cpu_s / sampled_s } else { 0.0 };
         run.counts.samples = stacks.iter().fold(0, |sum, stack| stack.samples.saturating_add(sum));
+        let (taken, sampled_cpu_s) = (
+            run.counts.samples.saturating_add(run.counts.lost),
+            run.cpu.target_cpu_s - run.cpu.not_sampled_cpu_s,
+        );
+        if self.runs > 1 && run.rate.rate_hz > 0.0 && taken > 0 && sampled_cpu_s > 0.0 {
+            run.rate.rate_hz = taken as f64 / sampled_cpu_s; // each run's is the one at its end
+        }
         let mut truncated_by = TruncatedBy::default();
         stacks.iter().for_each(|stack| truncated_by.add(stack.outcome, stack.samples));
         (run.counts.truncated, run.counts.truncated_by) = (truncated_by.total(), truncated_by);
@@ -264,6 +275,21 @@ impl Runs {
         per_sample(&mut self.sum.cost.handler_us, self.handler_runs);
         per_sample(&mut self.sum.cost.handler_se_us, self.handler_runs);
     }
+}
+
+/// How long all runs took (s): those of other hosts one after the other, of one host without the time between them, and once where
+/// several were sampled.
+fn sampled_s(spans: &mut [(u64, u64)], are_independent: bool) -> f64 {
+    if are_independent {
+        return spans.iter().map(|(from, until)| (until - from) as f64 * 1e-9).sum();
+    }
+    spans.sort_unstable();
+    let (mut covered_ns, mut covered_until) = (0, 0);
+    for &(from, until) in &*spans {
+        covered_ns += until.saturating_sub(from.max(covered_until));
+        covered_until = covered_until.max(until);
+    }
+    covered_ns as f64 * 1e-9
 }
 
 fn targets(targets: &BTreeSet<String>) -> String {

@@ -190,6 +190,28 @@ fn bins_are_as_many_as_a_run_has_windows() {
     assert!(u64::MAX.div_ceil(enormous.bin_ns()) <= MAX_BINS);
 }
 
+/// Nobody sampled between two runs, and of targets that were sampled together the time counts once.
+#[test]
+fn own_time_is_a_share_of_the_time_in_which_there_was_sampling() {
+    let run = |target, start_s| {
+        let mut profile = profile(target, start_s, &[&[(1, 20)], &[(1, 20)]]);
+        (profile.run.cpu.self_cpu_s, profile.run.rate.rate_hz, profile.run.counts.lost) = (0.1, 7.0, 0);
+        profile
+    };
+    let own =
+        |profiles: &[SymbolizedProfile]| merged(seconds(0, 1000), 1, profiles).run.overhead.own_cpu_ratio;
+    assert!((own(&[run("a", 100), run("a", 400)]) - 0.05).abs() < 1e-9);
+    assert!((own(&[run("a", 100), run("b", 100), run("b", 101)]) - 0.1).abs() < 1e-9);
+    let mut hosts = Merger::of_hosts(seconds(0, 1000), SECOND);
+    for profile in [run("a", 100), run("a", 100)] {
+        hosts.add(&profile);
+    }
+    assert!((hosts.finish().run.overhead.own_cpu_ratio - 0.05).abs() < 1e-9, "of each host");
+    // A sample for each second of CPU time, whatever the rate was at the end.
+    let rate_hz = merged(seconds(0, 1000), 1, &[run("a", 100), run("a", 400)]).run.rate.rate_hz;
+    assert!((rate_hz - 1.0).abs() < 1e-9, "{rate_hz}");
+}
+
 #[test]
 fn figures_that_are_none_stay_out() {
     let mut a = profile("a", 100, &[&[(1, 1)]]);

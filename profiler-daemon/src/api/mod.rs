@@ -24,6 +24,7 @@ mod openapi;
 mod pace;
 mod params;
 mod problem;
+mod reading_time;
 mod routes;
 mod serve;
 #[cfg(test)]
@@ -46,6 +47,7 @@ use listen::socket::{self, SocketPlace};
 use listen::{AccessRules, tcp};
 use observe::ApiCounters;
 use pace::{AnswerPace, Paces};
+use reading_time::ReadingTime;
 use serve::ListenerChange;
 
 /// What the thread that answers takes at most to let go of a listener.
@@ -58,6 +60,7 @@ struct Api {
     counters: ApiCounters,
     force: RwLock<Arc<Force>>,
     renderings: Arc<Semaphore>,
+    reading_time: ReadingTime,
     unasked: Unasked,
 }
 
@@ -133,6 +136,7 @@ fn start_within(settings: &DaemonSettings, commands: CommandSender, bounds: ApiB
         counters: ApiCounters::default(),
         force: RwLock::new(Arc::new(force)),
         renderings: Arc::new(Semaphore::new(bounds.renderings)),
+        reading_time: ReadingTime::default(),
         unasked: Unasked::default(),
     });
     let (changes, changed) = mpsc::unbounded_channel();
@@ -167,6 +171,11 @@ impl Server {
     /// What is not as the settings want it, in lines for a person.
     pub(crate) fn notes(&self) -> Vec<String> {
         self.api.force().rules.peers.note.iter().cloned().collect()
+    }
+
+    /// CPU time of reading profiles for requests (ns).
+    pub(crate) fn reading_ns(&self) -> u64 {
+        self.api.reading_time.spent_ns()
     }
 
     /// Where it listens on the network: with the port that the system chose, if the settings leave that to it.

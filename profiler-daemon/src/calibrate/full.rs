@@ -113,18 +113,21 @@ pub(super) fn characterise(access: Access, place: CpuPair, step: impl Fn() + Cop
     Ok(Characterised { model, compute, memory, rare, own, load_ratio: bench.load_ratio() })
 }
 
-/// The model with what the handler takes and what follows from that, where it could be timed.
+/// The model with what the handler takes and what follows from that, where it could be timed. A frame and a byte are work of
+/// the handler: its times know their costs ten times as well as the slices.
 fn with_handler(
     model: CostModel,
     computing: Cost,
     [handler_computing, handler_waiting]: [Option<[Cost; 3]>; 2],
     rare: Option<SampleKind>,
 ) -> CostModel {
-    let Some((warm, [cold, ..])) = handler_computing.zip(handler_waiting) else { return model };
+    let Some((warm, cold)) = handler_computing.zip(handler_waiting) else { return model };
     let often = SampleKind { sample: computing, handler: warm[0], frames: 0.0 };
     let kinds: Vec<SampleKind> = std::iter::once(often).chain(rare).collect();
     CostModel {
-        per_handler_ns: Some(warm[0].pooled(cold)),
+        per_frame_ns: warm[1].pooled(cold[1]),
+        per_byte_ns: warm[2].pooled(cold[2]),
+        per_handler_ns: Some(warm[0].pooled(cold[0])),
         cache_sensitivity: CacheSensitivity::fit(&kinds, warm),
         ..model
     }

@@ -22,7 +22,7 @@ pub(crate) struct Spent {
     pub(crate) turns_ns: u64,
     /// The part of that for set-up, like reading unwind tables.
     pub(crate) once_ns: u64,
-    /// The part of own time for names.
+    /// The part of own time for names, and for profiles that were asked for.
     pub(crate) names_ns: u64,
 }
 

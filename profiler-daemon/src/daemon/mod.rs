@@ -467,7 +467,8 @@ impl Daemon {
             .map(Watched::own_totals)
             .chain(shared)
             .fold(self.accounts.ended.own, Totals::plus);
-        let (self_ns, names_ns) = (clock::self_cpu_ns(), self.profiles.writer.names_ns());
+        let names_ns = self.profiles.writer.names_ns() + self.reporting.server.reading_ns();
+        let self_ns = clock::self_cpu_ns();
         Spent {
             at_ns,
             charged_ns: all.charged_ns,

@@ -224,6 +224,15 @@ impl WriterState {
         }
     }
 
+    /// What waits in memory alone, for a person: once it is named, it may be lost for the same reason.
+    fn in_memory_only(&self) -> Option<String> {
+        let count = self.handed.iter().filter(|handed| handed.is_spooled == Some(false)).count();
+        let windows = if count == 1 { "a window waits" } else { "windows wait" };
+        (count > 0).then(|| {
+            format!("{windows} for names in memory only ({count}), because the disk did not take them; a crash would lose them")
+        })
+    }
+
     /// Why nothing can be stored at present, if so.
     fn problem(&self, has_ended: bool, now_ns: u64) -> Option<String> {
         if has_ended {
@@ -415,7 +424,9 @@ impl WindowWriter {
     /// The status of the store.
     pub(crate) fn status(&self) -> StoreStatus {
         let state = self.shared.state();
+        let notes = state.store.notes.iter().cloned().chain(state.in_memory_only()).collect();
         StoreStatus {
+            notes,
             queued_bytes: self.shared.waiting_bytes.load(Ordering::Relaxed),
             problem: state.problem(self.has_ended(), clock::monotonic_ns()),
             unnamed_files: self.spool.size().0,

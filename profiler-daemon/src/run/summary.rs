@@ -27,6 +27,9 @@ use crate::sampler::session::{Collected, Counts};
 /// Largest share of the CPU time that is subtracted for sampling: a calibration that exceeds it is wrong, and functions
 /// would vanish.
 const MOST_SAMPLING: f64 = 0.9;
+/// Said where it was subtracted.
+const TOO_MUCH_SAMPLING: &str = "sampling is reckoned to have taken most of the CPU time, of which the functions' seconds are what is left: \
+                                 at this rate they are no measure; take a lower --rate, or none";
 /// Share of stacks without outer frames from which the user is informed.
 const TRUNCATED_WORTH_A_NOTE: f64 = 0.005;
 
@@ -317,6 +320,9 @@ fn remedy(outcome: Outcome) -> Option<&'static str> {
 
 fn notes(end: &RunFigures) -> Vec<String> {
     let mut notes = end.notes.clone();
+    if end.account.slowdown_ratio() >= MOST_SAMPLING {
+        notes.push(TOO_MUCH_SAMPLING.to_owned());
+    }
     let by = &end.part.counts.truncated;
     let truncated = by.total() as f64 / end.part.counts.samples.max(1) as f64;
     if truncated > TRUNCATED_WORTH_A_NOTE {

@@ -142,7 +142,7 @@ pub(crate) struct Status {
     pub(crate) age_s: f64,
     /// How long it has run (s).
     pub(crate) uptime_s: f64,
-    /// Whether it samples what it can, and keeps what it samples: not if the store has a problem, or if targets failed and
+    /// Whether it samples what it can, and keeps what it samples: not if the store cannot be written to, or if targets failed and
     /// none is sampled.
     pub(crate) ready: bool,
     /// What is not as it should be, in lines for a person.

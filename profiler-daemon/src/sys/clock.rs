@@ -49,6 +49,11 @@ pub(crate) fn process_cpu_ns(pid: u32) -> Option<u64> {
     ns(cpu_clock(pid, OF_PROCESS))
 }
 
+/// CPU time of a thread of this process (ns); `None` once it is gone.
+pub(crate) fn cpu_of_thread_ns(thread: i32) -> Option<u64> {
+    ns(cpu_clock(thread, OF_ONE_THREAD))
+}
+
 fn ns(clock: ClockId) -> Option<u64> {
     let time = clock.now().ok()?;
     Some(time.tv_sec() as u64 * 1_000_000_000 + time.tv_nsec() as u64)

@@ -14,7 +14,7 @@ use tests::attempts::attempts;
 use tests::folded::Folded;
 use tests::guards::{Deaf, SmallDisk, is_root};
 use tests::programs::program;
-use tests::run::{Ended, Sweetspot, finish, run, start};
+use tests::run::{Ended, Sweetspot, finish, interruptible, run, start};
 
 use crate::{busy, fine, refused, sweetspot};
 
@@ -97,16 +97,14 @@ fn kill_9_leaves_the_target_running_and_no_profile() -> Result<()> {
     Ok(())
 }
 
-/// A terminal sends Ctrl-C to the profiler and the command alike, neither of which ignores it, as what a shell starts in
-/// the background does.
+/// A terminal sends Ctrl-C to the profiler and the command alike.
 #[test]
 fn ctrl_c_while_recording_leaves_the_profile_and_the_status_of_the_command() -> Result<()> {
     attempts(|| {
         let sweetspot = Sweetspot::new().options(&["--rate", "500"]);
         let mut words = sweetspot.outputs();
-        let program = program("mix_nofp")?.to_string_lossy().into_owned();
-        words.extend(["--", "env", "--default-signal=INT", &program, "--cpu", "60"].map(str::to_string));
-        let profiler = start(sweetspot.command("record", &words).process_group(0))?;
+        words.extend(["--", &*program("mix_nofp")?.to_string_lossy(), "--cpu", "60"].map(str::to_string));
+        let profiler = start(interruptible(&sweetspot.command("record", &words)).process_group(0))?;
         sleep(Duration::from_millis(2000));
         kill(Pid::from_raw(-(profiler.id() as i32)), Signal::SIGINT)?;
         finish(profiler)?.expect_status(128 + 2)?;

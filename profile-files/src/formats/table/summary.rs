@@ -87,7 +87,8 @@ pub(super) fn rate(run: &Run) -> Option<String> {
     if run.rate.rate_hz <= 0.0 {
         return None;
     }
-    let mut text = format!("{:.0}/s of CPU time now", run.rate.rate_hz);
+    let when = if run.merged_windows > 1 { "on average" } else { "now" };
+    let mut text = format!("{:.0}/s of CPU time {when}", run.rate.rate_hz);
     if run.rate.law_samples >= 1.0 && !is_fixed(run) {
         let _ =
             write!(text, "; {} samples, the law asks for {:.0}", run.counts.samples, run.rate.law_samples);
@@ -189,30 +190,40 @@ pub(super) fn overhead(run: &Run) -> Option<String> {
         let relative = run.cpu.sampling_cpu_se_s / run.cpu.sampling_cpu_s.max(f64::MIN_POSITIVE);
         let half_ratio = score(run) * relative * run.overhead.slowdown_ratio;
         let unsure = if half_ratio > 0.0 { format!(" ± {}", percent(half_ratio, 2)) } else { String::new() };
-        // A short run may spend at once what ten seconds are granted.
-        let is_over = budget_ratio > 0.0 && run.overhead.slowdown_ratio > budget_ratio;
-        let is_ahead = is_over && run.duration_s < BUDGET_SPAN_S;
-        shares.push(format!(
-            "slowdown {}{unsure}{}{}",
-            percent(run.overhead.slowdown_ratio, 2),
-            at_most(budget_ratio),
-            if is_ahead { " over ten seconds" } else { "" }
-        ));
+        let (ratio, bound) =
+            (run.overhead.slowdown_ratio, within(run, run.overhead.slowdown_ratio, budget_ratio));
+        shares.push(format!("slowdown {}{unsure}{bound}", percent(ratio, 2)));
     }
     if run.overhead.own_cpu_ratio > 0.0 {
-        let own = percent(run.overhead.own_cpu_ratio, 1);
-        shares.push(format!("own CPU time {own} of a CPU{}", at_most(run.overhead.own_cpu_budget_ratio)));
+        let ratio = run.overhead.own_cpu_ratio;
+        let bound = within(run, ratio, run.overhead.own_cpu_budget_ratio);
+        shares.push(format!("own CPU time {} of a CPU{bound}", percent(ratio, 1)));
     }
     if run.cpu.setup_cpu_s > 0.0 {
         shares.push(format!("set-up {}", seconds(run.cpu.setup_cpu_s)));
     }
     let mut parts = vec![shares.join(", ")];
     if run.cost.overhead_us > 0.0 {
-        let half_us = score(run) * run.cost.overhead_se_us;
-        parts.push(format!("{:.1} ± {half_us:.1} µs a sample", run.cost.overhead_us));
+        let sample_us = charged_us(run).unwrap_or(run.cost.overhead_us);
+        let half_us = score(run) * run.cost.overhead_se_us * sample_us / run.cost.overhead_us;
+        parts.push(format!("{sample_us:.1} ± {half_us:.1} µs a sample"));
     }
     parts.retain(|part| !part.is_empty());
     (!parts.is_empty()).then(|| parts.join("; "))
+}
+
+/// What a sample was charged at on average (µs), which is what the slowdown is made of; the run's own figure is the one at its end.
+fn charged_us(run: &Run) -> Option<f64> {
+    let parts = &run.overhead.overhead_parts;
+    let taken = run.counts.samples.saturating_add(run.counts.lost);
+    let charged_s = (parts.base_ratio + parts.frames_ratio + parts.stack_ratio) * run.cpu.target_cpu_s;
+    (taken > 0 && charged_s > 0.0).then(|| charged_s * 1e6 / taken as f64)
+}
+
+/// A bound of a share, if there is one. A short run may spend at once what ten seconds are granted.
+fn within(run: &Run, ratio: f64, bound_ratio: f64) -> String {
+    let is_ahead = bound_ratio > 0.0 && ratio > bound_ratio && run.duration_s < BUDGET_SPAN_S;
+    format!("{}{}", at_most(bound_ratio), if is_ahead { " over ten seconds" } else { "" })
 }
 
 /// Standard errors in half an interval of the run's level.

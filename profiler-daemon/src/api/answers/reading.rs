@@ -96,11 +96,14 @@ pub(super) async fn render(
     let folder = api.force().settings.store.folder.clone();
     let mut waiting = WaitingRequest { left: Left::default(), counters: &api.counters, is_over: false };
     let left = waiting.left.clone();
+    let reader = Arc::clone(api);
     let work = tokio::task::spawn_blocking(move || {
         let _permit = permit; // as long as it works, which is until it finds that nobody waits for it
-        let RangeProfile { profile, damaged } = range::read(&folder, &query, &|| !left.is_so())?;
-        let written = written(format, &profile, &left).map_err(|error| Unread::unwritten(&error))?;
-        Ok((written, damaged))
+        reader.reading_time.count(|| {
+            let RangeProfile { profile, damaged } = range::read(&folder, &query, &|| !left.is_so())?;
+            let written = written(format, &profile, &left).map_err(|error| Unread::unwritten(&error))?;
+            Ok((written, damaged))
+        })
     });
     let done = timeout(api.bounds.rendering, work).await.map_err(|_| {
         waiting.give_up();

@@ -170,7 +170,12 @@ fn an_end_counts_as_lost_what_is_nowhere() {
     writer.keep(pending("web", 0, true));
     writer.keep(pending("web", SECOND, true));
     wait_until_spooled(&writer);
-    assert_eq!(writer.status().unspooled, 2);
+    let status = writer.status();
+    assert_eq!(status.unspooled, 2);
+    assert!(
+        status.notes.iter().any(|note| note.starts_with("windows wait for names in memory only (2)")),
+        "{status:?}"
+    );
     let now = Instant::now();
     assert_eq!(end_of(writer.finish(now, now)), (2, 0));
 }
