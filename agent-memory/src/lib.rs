@@ -14,10 +14,10 @@
 //!
 //! ```
 //! use std::sync::atomic::AtomicU64;
-//! use agent_memory::{Memory, Settings, words_for};
+//! use agent_memory::{AgentSettings, Memory, words_for};
 //!
 //! let words: Vec<AtomicU64> = (0..words_for(4)).map(|_| AtomicU64::new(0)).collect();
-//! let memory = Memory::prepare(&words, &Settings::default()).unwrap();
+//! let memory = Memory::prepare(&words, &AgentSettings::default()).unwrap();
 //! let agent = Memory::open(&words).unwrap();
 //! let slot = agent.claim(4711, 4711).unwrap();
 //! assert_eq!(memory.slot(slot).unwrap().owner(), Some((4711, 4711)));
