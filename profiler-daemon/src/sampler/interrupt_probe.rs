@@ -23,10 +23,10 @@ use crate::sys::ring::PerfRing;
 /// Length of a measurement, and period of its samples (ns): ten samples, for 0.02% of a CPU.
 const SPIN_NS: u64 = 1_000_000;
 const PERIOD_NS: u64 = 100_000;
-/// Time between two measurements, and between the first few: a single one is not believed.
+/// Time between two measurements, and between the first few. A single one is not believed, but budgets are kept with it until there is
+/// another: if that took a second, a short run would lose its samples by one that was disturbed.
 const PAUSE: Duration = Duration::from_secs(5);
-const FIRST_PAUSE: Duration = Duration::from_secs(1);
-const FIRST: usize = 2;
+const FIRST_PAUSES: [Duration; 2] = [Duration::from_millis(20), Duration::from_secs(1)];
 /// Measurements that make the figure of a calibration.
 const CALIBRATED: usize = 12;
 /// Ring size (bytes) for the samples of a measurement.
@@ -93,7 +93,7 @@ fn measure_for_ever(access: Access) {
         let mut latest = latest();
         *latest = (latest.0 + 1, measured.and_then(Result::ok).unwrap_or_default());
         drop(latest);
-        thread::sleep(if turn < FIRST { FIRST_PAUSE } else { PAUSE });
+        thread::sleep(FIRST_PAUSES.get(turn).copied().unwrap_or(PAUSE));
     }
 }
 
