@@ -1,8 +1,8 @@
 //! How good a profile the shortest command gives: the error of the CPU seconds of a program's largest functions, with each
 //! profiler's defaults and at usual fixed rates, for runs of a tenth of a second to a minute.
 //!
-//! Sampled runs take turns with runs that nobody samples, so that what sampling adds is known to a fraction of a percent. Long
-//! ones, during which a machine's speed drifts, share their CPU with one that nobody samples.
+//! Sampled runs take turns with unsampled ones, so that what sampling adds is known to a fraction of a percent. Long
+//! ones, during which a machine's speed drifts, share their CPU with an unsampled one.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -244,7 +244,7 @@ impl Subject {
         Ok(self.call_s)
     }
 
-    /// A run between two that nobody samples, or beside one.
+    /// A run between two unsampled ones, or beside one.
     pub fn observe(&mut self, way: Way) -> Result<Observed> {
         let folder = tempfile::tempdir()?;
         let truth = folder.path().join("truth.json");

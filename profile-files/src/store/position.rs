@@ -20,7 +20,7 @@ const MOST_IN_PARTS: usize = 256;
 pub struct Export {
     /// Its name.
     pub name: String,
-    /// Targets whose names match one of these; all, if there is none.
+    /// Patterns of the names of its targets; without any, it gets all.
     pub targets: Vec<Pattern>,
 }
 

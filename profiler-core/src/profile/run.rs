@@ -51,15 +51,6 @@ pub struct Run {
     pub notes: Vec<String>,
 }
 
-impl Run {
-    /// All CPU time that profiling took, on the target and beside it, set-up included, over the target's.
-    pub fn everything_ratio(&self) -> f64 {
-        let beside_s = self.cpu.self_cpu_s + self.cpu.setup_cpu_s;
-        let beside_ratio = if self.cpu.target_cpu_s > 0.0 { beside_s / self.cpu.target_cpu_s } else { 0.0 };
-        self.overhead.slowdown_ratio + beside_ratio
-    }
-}
-
 /// How a run was sampled, and why sampling stopped.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
 #[serde(default)]

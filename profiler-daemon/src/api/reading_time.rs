@@ -1,5 +1,5 @@
-//! CPU time of reading profiles for requests. What somebody asks for holds back no sampling: like names, it is charged over the
-//! following minutes. So it has to be known while it is spent.
+//! CPU time of reading profiles for requests. Like names, it is charged to the host's budget over the following minutes, so that one
+//! request does not hold back sampling. It has to be known while it is spent: a long one takes several steps of the loop.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 

@@ -224,12 +224,12 @@ impl WriterState {
         }
     }
 
-    /// What waits in memory alone, for a person: once it is named, it may be lost for the same reason.
+    /// How many windows wait in memory alone, in a line for a person.
     fn in_memory_only(&self) -> Option<String> {
         let count = self.handed.iter().filter(|handed| handed.is_spooled == Some(false)).count();
-        let windows = if count == 1 { "a window waits" } else { "windows wait" };
+        let windows = if count == 1 { "1 window waits".to_owned() } else { format!("{count} windows wait") };
         (count > 0).then(|| {
-            format!("{windows} for names in memory only ({count}), because the disk did not take them; a crash would lose them")
+            format!("{windows} for names in memory only, because the disk is full or fails; a crash loses what waits there")
         })
     }
 

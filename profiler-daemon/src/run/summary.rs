@@ -27,9 +27,9 @@ use crate::sampler::session::{Collected, Counts};
 /// Largest share of the CPU time that is subtracted for sampling: a calibration that exceeds it is wrong, and functions
 /// would vanish.
 const MOST_SAMPLING: f64 = 0.9;
-/// Said where it was subtracted.
-const TOO_MUCH_SAMPLING: &str = "sampling is reckoned to have taken most of the CPU time, of which the functions' seconds are what is left: \
-                                 at this rate they are no measure; take a lower --rate, or none";
+/// The note of a run in which that was subtracted.
+const TOO_MUCH_SAMPLING: &str = "the estimated cost of sampling is 90% of the CPU time or more, so the functions' seconds are not to be trusted; \
+                                 use a lower --rate, or leave it out";
 /// Share of stacks without outer frames from which the user is informed.
 const TRUNCATED_WORTH_A_NOTE: f64 = 0.005;
 
@@ -318,11 +318,14 @@ fn remedy(outcome: Outcome) -> Option<&'static str> {
     }
 }
 
+/// Said where what is left for the functions is no measure.
+fn too_much_sampling(account: &Account) -> Option<String> {
+    (account.slowdown_ratio() >= MOST_SAMPLING).then(|| TOO_MUCH_SAMPLING.to_owned())
+}
+
 fn notes(end: &RunFigures) -> Vec<String> {
     let mut notes = end.notes.clone();
-    if end.account.slowdown_ratio() >= MOST_SAMPLING {
-        notes.push(TOO_MUCH_SAMPLING.to_owned());
-    }
+    notes.extend(too_much_sampling(&end.account));
     let by = &end.part.counts.truncated;
     let truncated = by.total() as f64 / end.part.counts.samples.max(1) as f64;
     if truncated > TRUNCATED_WORTH_A_NOTE {
@@ -379,6 +382,11 @@ mod tests {
         let (cpu_s, run) = compensated(10.0, 8.0, &account(1.0), VisiblePart::UserCode);
         assert!((cpu_s - 7.5).abs() < 1e-9, "{cpu_s}");
         assert_eq!((run.cpu.sampling_cpu_s, run.cpu.sampling_cpu_se_s), (0.5, 0.125));
+    }
+
+    #[test]
+    fn a_rate_that_takes_nearly_all_of_the_time_is_said_to() {
+        assert_eq!([8.0, 10.0].map(|times| too_much_sampling(&account(times)).is_some()), [false, true]);
     }
 
     #[test]

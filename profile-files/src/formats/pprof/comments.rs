@@ -105,13 +105,13 @@ fn in_words(run: &Run) -> String {
         false => String::new(),
     };
     format!(
-        "sweetspot {}: {} samples, {} rate {:.1} Hz{fleet}, slowdown {:.2}%, with own CPU time and set-up {:.2}%",
+        "sweetspot {}: {} samples, {} rate {:.1} Hz{fleet}, slowdown {:.2}%, with own CPU time while sampling {:.2}%",
         env!("CARGO_PKG_VERSION"),
         run.counts.samples,
         if run.merged_windows > 1 { "mean" } else { "last" },
         run.rate.rate_hz,
         run.overhead.slowdown_ratio * 100.0,
-        run.everything_ratio() * 100.0,
+        run.overhead.overhead_ratio * 100.0,
     )
 }
 

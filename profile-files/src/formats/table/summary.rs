@@ -190,8 +190,8 @@ pub(super) fn overhead(run: &Run) -> Option<String> {
         let relative = run.cpu.sampling_cpu_se_s / run.cpu.sampling_cpu_s.max(f64::MIN_POSITIVE);
         let half_ratio = score(run) * relative * run.overhead.slowdown_ratio;
         let unsure = if half_ratio > 0.0 { format!(" ± {}", percent(half_ratio, 2)) } else { String::new() };
-        let (ratio, bound) =
-            (run.overhead.slowdown_ratio, within(run, run.overhead.slowdown_ratio, budget_ratio));
+        let ratio = run.overhead.slowdown_ratio;
+        let bound = within(run, ratio, budget_ratio);
         shares.push(format!("slowdown {}{unsure}{bound}", percent(ratio, 2)));
     }
     if run.overhead.own_cpu_ratio > 0.0 {

@@ -173,7 +173,7 @@ fn an_end_counts_as_lost_what_is_nowhere() {
     let status = writer.status();
     assert_eq!(status.unspooled, 2);
     assert!(
-        status.notes.iter().any(|note| note.starts_with("windows wait for names in memory only (2)")),
+        status.notes.iter().any(|note| note.starts_with("2 windows wait for names in memory only")),
         "{status:?}"
     );
     let now = Instant::now();

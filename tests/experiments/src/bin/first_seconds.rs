@@ -1,7 +1,7 @@
 //! Is a profile worth having from the first second? First in simulation: the controller, which does not know how long a run
 //! lasts, and fixed rates, on 16 programs for runs of .1 to 60 s, over the least possible error of each length. Then live:
 //! a program of known shares under the defaults of this profiler, of samply and of `perf record -F HZ -g`, each run between
-//! two that nobody samples, or beside one on its CPU; errors over the best way of each length.
+//! two unsampled ones, or beside one on its CPU; errors over the best way of each length.
 //!
 //! Options: `--rounds 1` (a multiple of the usual runs: 24 of .1 s to 2 of 60 s), `--shortest 0` and `--longest 60` (leave
 //! out shorter and longer runs, s), `--only simulated|live`.
