@@ -105,7 +105,7 @@ fn in_words(run: &Run) -> String {
         false => String::new(),
     };
     format!(
-        "sweetspot {}: {} samples, {} rate {:.1} Hz{fleet}, slowdown {:.2}%, with own CPU time while sampling {:.2}%",
+        "sweetspot {}: {} samples, {} rate {:.1} Hz{fleet}, slowdown {:.2}%, with own CPU time {:.2}%",
         env!("CARGO_PKG_VERSION"),
         run.counts.samples,
         if run.merged_windows > 1 { "mean" } else { "last" },
