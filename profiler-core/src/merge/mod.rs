@@ -63,6 +63,14 @@ impl Range {
         }
     }
 
+    /// The shortest range that holds both.
+    fn with(self, other: Self) -> Self {
+        Self {
+            from_unix_ns: self.from_unix_ns.min(other.from_unix_ns),
+            to_unix_ns: self.to_unix_ns.max(other.to_unix_ns),
+        }
+    }
+
     /// Whether it holds this moment.
     pub fn contains(self, unix_ns: u64) -> bool {
         (self.from_unix_ns..self.to_unix_ns).contains(&unix_ns)
@@ -85,6 +93,8 @@ pub struct Merger {
     runs: Runs,
     /// By time and by what a sample weighs (log₂ ns).
     bins: BTreeMap<(u64, u32), Bin>,
+    /// From the first moment in the range that a profile is of, to the last: at a low rate, windows begin and end with samples.
+    covered: Option<Range>,
 }
 
 /// Windows that are joined.
@@ -95,18 +105,11 @@ struct Bin {
     span: Range,
 }
 
-impl Bin {
-    fn take_in(&mut self, span: Range) {
-        self.span.from_unix_ns = self.span.from_unix_ns.min(span.from_unix_ns);
-        self.span.to_unix_ns = self.span.to_unix_ns.max(span.to_unix_ns);
-    }
-}
-
 impl Merger {
     /// A sum of what was in `range`, in bins of `bin_ns`, at least 1.
     pub fn new(range: Range, bin_ns: u64) -> Self {
         let (interner, runs, bins) = (Interner::default(), Runs::default(), BTreeMap::new());
-        Self { range, bin_ns: bin_ns.max(1), interner, runs, bins }
+        Self { range, bin_ns: bin_ns.max(1), interner, runs, bins, covered: None }
     }
 
     /// The same, where each profile is of another host: what each errs by in the cost of its samples is its own.
@@ -126,6 +129,8 @@ impl Merger {
         if bins.iter().all(Option::is_none) {
             return false;
         }
+        let run_ns = windows.iter().map(|window| window.end_ns).fold(whole[0].end_ns, u64::max);
+        self.cover(Range { from_unix_ns: start_ns, to_unix_ns: start_ns.saturating_add(run_ns) });
         let part = self.add_stacks(profile, &bins);
         self.runs.add(&profile.run, part, self.range);
         let is_large = |sum: &Self| sum.bins.len() > MAX_WINDOWS || sum.interner.entries() > MAX_ENTRIES;
@@ -133,6 +138,14 @@ impl Merger {
             self.join_bins();
         }
         true
+    }
+
+    /// Notes that a profile is of `run`, part of which lies in the range.
+    fn cover(&mut self, run: Range) {
+        let from_unix_ns = run.from_unix_ns.max(self.range.from_unix_ns);
+        let to_unix_ns = run.to_unix_ns.min(self.range.to_unix_ns).max(from_unix_ns);
+        let part = Range { from_unix_ns, to_unix_ns };
+        self.covered = Some(self.covered.map_or(part, |covered| covered.with(part)));
     }
 
     /// The bin of a window of time whose samples weigh so much (log₂ ns), if it lies in the range.
@@ -146,7 +159,7 @@ impl Merger {
         }
         let (span, id) = (Range { from_unix_ns, to_unix_ns }, self.bins.len() as u32);
         let bin = self.bins.entry((at, weight)).or_insert(Bin { id, span });
-        bin.take_in(span);
+        bin.span = bin.span.with(span);
         Some(bin.id)
     }
 
@@ -157,7 +170,7 @@ impl Merger {
         for ((at, weight), old) in std::mem::take(&mut self.bins) {
             let id = self.bins.len() as u32;
             let bin = self.bins.entry((at / 2, weight)).or_insert(Bin { id, span: old.span });
-            bin.take_in(old.span);
+            bin.span = bin.span.with(old.span);
             new_ids[old.id as usize] = bin.id;
         }
         self.interner.rename_windows(|id| new_ids[id as usize]);
@@ -185,18 +198,17 @@ impl Merger {
 
     /// The sum. Its stacks are in the order in which they came, its windows in that of time.
     pub fn finish(self) -> SymbolizedProfile {
-        let start_unix_ns = self.bins.values().map(|bin| bin.span.from_unix_ns).min().unwrap_or_default();
-        let end_unix_ns = self.bins.values().map(|bin| bin.span.to_unix_ns).max().unwrap_or_default();
+        let spans = self.bins.values().map(|bin| bin.span).chain(self.covered);
+        let span = spans.reduce(Range::with).unwrap_or(Range { from_unix_ns: 0, to_unix_ns: 0 });
         let window = |bin: &Bin| Window {
-            start_ns: bin.span.from_unix_ns - start_unix_ns,
-            end_ns: bin.span.to_unix_ns - start_unix_ns,
+            start_ns: bin.span.from_unix_ns - span.from_unix_ns,
+            end_ns: bin.span.to_unix_ns - span.from_unix_ns,
         };
         let windows = self.bins.values().map(window).collect();
         let mut at = vec![0; self.bins.len()];
         self.bins.values().zip(0..).for_each(|(bin, place)| at[bin.id as usize] = place);
         let mut profile = self.interner.finish(|id| at[id as usize]);
         profile.windows = windows;
-        let span = Range { from_unix_ns: start_unix_ns, to_unix_ns: end_unix_ns };
         profile.run = self.runs.finish(&profile.stacks, span);
         profile
     }

@@ -162,6 +162,20 @@ fn a_part_of_a_profile_is_its_windows_in_the_range() {
     assert!(!Merger::new(seconds(0, 100), 1).add(&a));
 }
 
+/// Where samples are rare, no window reaches to the ends of the range, which were sampled all the same.
+#[test]
+fn the_part_of_a_run_lasts_as_long_as_the_range() {
+    let mut a = profile("a", 100, &[&[(1, 1)], &[(1, 2)]]);
+    a.run.duration_s = 4.0;
+    (a.windows[0].start_ns, a.windows[0].end_ns) = (SECOND, 2 * SECOND);
+    (a.windows[1].start_ns, a.windows[1].end_ns) = (2 * SECOND, 3 * SECOND);
+    let sum = merged(seconds(100, 103), 1, std::slice::from_ref(&a));
+    assert_eq!((sum.run.start_unix_ns, sum.run.duration_s), (100 * SECOND, 3.0));
+    assert_eq!(sum.windows[0].start_ns, SECOND);
+    let sum = merged(seconds(0, 1000), 1, &[a]);
+    assert_eq!((sum.run.start_unix_ns, sum.run.duration_s), (100 * SECOND, 4.0));
+}
+
 #[test]
 fn a_profile_without_windows_is_one() {
     let mut a = profile("a", 100, &[&[(1, 1)], &[(1, 2)]]);

@@ -152,7 +152,7 @@ impl Session {
         (self.counts, self.losses) = (Counts::default(), Losses::since(self.times.start_ns));
         let target_cpu_ns = self.cpu.scheduled.read().0;
         let target_cpu_ns = self.cpu_among_many(target_cpu_ns);
-        self.readings.last = self.now(target_cpu_ns);
+        self.readings.last = self.at(self.times.start_ns, target_cpu_ns);
         if self.own_time.counts_from_the_start() {
             self.readings.once_ns = std::mem::take(&mut self.readings.last.self_cpu_ns);
         }

@@ -18,7 +18,7 @@ use tests::daemon::{Daemon, monotonic_ms, span_ms};
 use tests::ends::{Life, ensure_sound};
 use tests::guards::{Deaf, Running, SmallDisk};
 use tests::programs::{copy_program, program};
-use tests::run::{run, start, wait_until};
+use tests::run::{Sweetspot, run, start, wait_until};
 
 /// The two clocks are read one after the other, with a neighbour's turn in between, and one of them is slewed. A tick that is missing is
 /// a tenth of a second.

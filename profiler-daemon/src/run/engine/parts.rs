@@ -88,12 +88,12 @@ impl PartStart {
 
 impl<L: DecisionLog> Engine<L> {
     /// What was collected since the last call or the beginning, with its figures; the next part of the run begins where this
-    /// one ends. A step comes first: calm ones are half a second apart, and the CPU time of a part would be that of another
-    /// time than its samples.
+    /// one ends: when the target's CPU time was read. A step reads it: calm ones are half a second apart, and the CPU time
+    /// of a part would be that of another time than its samples.
     pub(crate) fn cut(&mut self) -> (Collected, RunFigures) {
         self.step();
         let once = self.session.begin_once();
-        let collected = self.session.cut();
+        let collected = self.session.cut(self.session.read_at_ns());
         let figures = self.take_figures(collected.span.end);
         self.session.spent_once(once);
         (collected, figures)

@@ -70,25 +70,25 @@ impl Session {
         }
     }
 
-    /// Hands over what was counted since the last cut, or since sampling began. Reads nothing and looks nothing up:
-    /// slow work is left to the naming.
-    pub(crate) fn cut(&mut self) -> Collected {
+    /// Hands over what was counted since the last cut, or since sampling began, until `now_ns`. Reads nothing and looks
+    /// nothing up: slow work is left to the naming.
+    pub(crate) fn cut(&mut self, now_ns: u64) -> Collected {
         self.code.objects.share_with_names();
-        self.hand_over(false)
+        self.hand_over(now_ns, false)
     }
 
     /// Ends the session with a last cut.
     pub(crate) fn finish(mut self) -> Collected {
         self.code.jit.end(&self.code.objects.roots);
-        let mut collected = self.hand_over(true);
+        let mut collected = self.hand_over(clock::monotonic_ns(), true);
         drop((self.processes, self.stacks.unwinder)); // frees the memory of unwind tables for names
         self.code.objects.release_tables();
         collected.objects = self.code.objects.snapshot();
         collected
     }
 
-    fn hand_over(&mut self, is_last: bool) -> Collected {
-        let now_ns = self.end_last_window();
+    fn hand_over(&mut self, now_ns: u64, is_last: bool) -> Collected {
+        self.end_last_window(now_ns);
         let start_ns = std::mem::replace(&mut self.times.range_start_ns, now_ns);
         self.code.fade_weights();
         self.code.remember_weights(self.counted.aggregator.object_weights());
@@ -113,9 +113,8 @@ impl Session {
     /// Hands over what was counted for one of many targets since its last cut; other targets continue.
     pub(crate) fn cut_share(&mut self, owner: Owner) -> Option<Collected> {
         self.code.objects.share_with_names();
-        let now_ns = self.end_last_window();
+        let now_ns = self.end_last_windows();
         let processes = self.processes.infos().into();
-        self.counted.owners.as_mut()?.read_clocks(true);
         let handed_over = self.hand_over_share(owner, now_ns, &processes);
         self.end_round_if_over(now_ns);
         handed_over
@@ -124,10 +123,8 @@ impl Session {
     /// [`Self::cut_share`] for several targets.
     pub(crate) fn cut_shares(&mut self, of: &[Owner]) -> Vec<(Owner, Collected)> {
         self.code.objects.share_with_names();
-        let now_ns = self.end_last_window();
+        let now_ns = self.end_last_windows();
         let processes = self.processes.infos().into();
-        let Some(owners) = &mut self.counted.owners else { return Vec::new() };
-        owners.read_clocks(true);
         let handed_over = |&owner: &Owner| Some((owner, self.hand_over_share(owner, now_ns, &processes)?));
         let each = of.iter().filter_map(handed_over).collect();
         self.end_round_if_over(now_ns);
@@ -191,10 +188,16 @@ impl Session {
         })
     }
 
-    fn end_last_window(&mut self) -> u64 {
-        let now_ns = clock::monotonic_ns();
+    fn end_last_window(&mut self, now_ns: u64) {
         self.judge_lost(now_ns);
         self.end_window(now_ns);
+    }
+
+    /// Ends the last windows of targets and reads how much CPU time they have used by then (returned, ns).
+    fn end_last_windows(&mut self) -> u64 {
+        let now_ns = clock::monotonic_ns();
+        self.counted.owners.iter_mut().for_each(|owners| owners.read_clocks(true));
+        self.end_last_window(now_ns);
         now_ns
     }
 

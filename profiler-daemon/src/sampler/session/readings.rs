@@ -16,6 +16,7 @@ pub(crate) struct OnceFrom {
 /// Totals at a reading.
 #[derive(Clone, Copy, Default)]
 pub(super) struct LastReading {
+    at_ns: u64,
     counts: Counts,
     target_cpu_ns: u64,
     pub(super) self_cpu_ns: u64,
@@ -36,9 +37,9 @@ pub(super) struct Readings {
 }
 
 impl LastReading {
-    fn since(&self, last: &Self, at_ns: u64) -> Reading {
+    fn since(&self, last: &Self) -> Reading {
         Reading {
-            at_ns,
+            at_ns: self.at_ns,
             target_cpu_ns: self.target_cpu_ns.saturating_sub(last.target_cpu_ns),
             self_cpu_ns: self.self_cpu_ns - last.self_cpu_ns,
             self_once_ns: self.self_once_ns - last.self_once_ns,
@@ -68,6 +69,11 @@ impl Session {
         self.readings.last.target_cpu_ns.saturating_sub(self.readings.first.target_cpu_ns)
     }
 
+    /// When the last reading was (ns).
+    pub(crate) fn read_at_ns(&self) -> u64 {
+        self.readings.last.at_ns
+    }
+
     /// CPU time charged to the target up to the last reading, including the time before the start (ns).
     pub(crate) fn cpu_now_ns(&self) -> u64 {
         self.readings.last.target_cpu_ns
@@ -87,6 +93,7 @@ impl Session {
     pub(crate) fn reading(&mut self, switches: u64) -> Reading {
         let (target_cpu_ns, gone) = self.cpu.scheduled.read();
         let target_cpu_ns = self.cpu_among_many(target_cpu_ns);
+        let at_ns = clock::monotonic_ns();
         // A process may outlive its first thread, and a zombie its program.
         // Its last samples may still be on their way: it is known until the next reading, unless its number is taken again.
         for pid in
@@ -102,9 +109,9 @@ impl Session {
             self.processes.forget(pid);
             self.rereads.forget(pid);
         }
-        let now = self.now(target_cpu_ns);
+        let now = self.at(at_ns, target_cpu_ns);
         let last = std::mem::replace(&mut self.readings.last, now);
-        Reading { switches, ..now.since(&last, clock::monotonic_ns()) }
+        Reading { switches, ..now.since(&last) }
     }
 
     /// CPU time of this target, if it is one among many with events of their own; otherwise `target_cpu_ns`, which may
@@ -119,7 +126,7 @@ impl Session {
 
     /// What happened since the last reading, without the target's CPU time, which takes longer to read.
     pub(crate) fn since_last_reading(&self, now_ns: u64) -> Reading {
-        self.now(self.readings.last.target_cpu_ns).since(&self.readings.last, now_ns)
+        self.at(now_ns, self.readings.last.target_cpu_ns).since(&self.readings.last)
     }
 
     /// Marks the start of one-time work, like reading tables, until [`Self::spent_once`].
@@ -134,8 +141,9 @@ impl Session {
         self.readings.once_ns += now.own_ns.saturating_sub(from.own_ns).saturating_sub(tables_ns);
     }
 
-    pub(super) fn now(&self, target_cpu_ns: u64) -> LastReading {
+    pub(super) fn at(&self, at_ns: u64, target_cpu_ns: u64) -> LastReading {
         LastReading {
+            at_ns,
             counts: self.counts,
             target_cpu_ns,
             self_cpu_ns: self.own_time.now_ns(),

@@ -176,7 +176,7 @@ fn several_cuts_of_a_live_session_are_one_run() {
             std::thread::sleep(Duration::from_millis(5));
             drain(&mut sampler, clock::monotonic_ns() - 2_000_000, &mut sessions);
         }
-        parts.push(sessions[1].cut());
+        parts.push(sessions[1].cut(clock::monotonic_ns()));
     }
     sampler.stop();
     drain(&mut sampler, u64::MAX, &mut sessions);
@@ -221,14 +221,14 @@ fn what_was_named_once_is_named_again_for_nothing() {
         }
     };
     sample(&mut session);
-    let first = name(session.cut());
+    let first = name(session.cut(clock::monotonic_ns()));
     let after_first = counts(&session);
     assert!(after_first.sources >= 1 && after_first.lists == 1, "{after_first:?}");
     assert!(first.functions.iter().any(|function| function.name == "made"));
     let opened = session.code.objects.once_ns();
     for _ in 0..5 {
         sample(&mut session);
-        let again = name(session.cut());
+        let again = name(session.cut(clock::monotonic_ns()));
         assert_eq!(by_names(&again), by_names(&first));
         assert_eq!(again.modules, first.modules);
     }
@@ -238,7 +238,7 @@ fn what_was_named_once_is_named_again_for_nothing() {
     assert_eq!(session.code.objects.once_ns(), opened);
     for &new in &libc[400..410] {
         add(&mut session, target.pid(), &[], &[new], 1_000);
-        name(session.cut());
+        name(session.cut(clock::monotonic_ns()));
     }
     let NameCounts { sources, reused, loaded_bytes, .. } = counts(&session);
     assert_eq!((sources, reused), (after_first.sources, 10), "they are new, and the tables are there");
@@ -254,7 +254,10 @@ fn targets_that_run_the_same_code_read_and_name_it_once() {
     let libc = targets.each_ref().map(Target::libc);
     let sample = |session: &mut Session, at: usize, addresses: std::ops::Range<usize>| {
         libc[at][addresses].iter().for_each(|&address| add(session, targets[at].pid(), &[], &[address], 7));
-        by_names(&name(session.cut())).into_keys().map(|(_, names)| names).collect::<Vec<_>>()
+        by_names(&name(session.cut(clock::monotonic_ns())))
+            .into_keys()
+            .map(|(_, names)| names)
+            .collect::<Vec<_>>()
     };
     let first = sample(&mut one, 0, 0..200);
     let read = counts(&one);
@@ -283,14 +286,14 @@ fn a_cut_is_named_elsewhere_after_its_session_and_its_process() {
         libc.iter().step_by(50).for_each(|&address| add(session, pid, &[], &[address, GENERATED], 7));
     };
     sample(&mut session);
-    let cut = session.cut();
+    let cut = session.cut(clock::monotonic_ns());
     sample(&mut session);
     session.refresh_code();
     (0..200).for_each(|_| session.refresh_code()); // until the list was found
     drop(target);
     session.program_ended(pid);
     session.processes.forget(pid);
-    let after_the_end = session.cut();
+    let after_the_end = session.cut(clock::monotonic_ns());
     drop(session);
     let elsewhere = std::thread::spawn(move || [by_names(&name(after_the_end)), by_names(&name(cut))]);
     let [after_the_end, cut] = elsewhere.join().unwrap();
@@ -314,7 +317,7 @@ fn names_that_gave_way_are_read_again() {
     for round in 0..3 {
         for (part, addresses) in libc.chunks(half).take(2).enumerate() {
             addresses.iter().for_each(|&address| add(&mut session, target.pid(), &[], &[address], 1));
-            let named = by_names(&name(session.cut()));
+            let named = by_names(&name(session.cut(clock::monotonic_ns())));
             match round {
                 0 => first.push(named),
                 _ => assert_eq!(named, first[part], "round {round}"),
@@ -357,7 +360,7 @@ fn a_thousand_cuts_of_code_that_changes_take_no_more_than_a_few() {
             session.program_ended(pid);
             session.processes.forget(pid);
         }
-        let profile = name(session.cut());
+        let profile = name(session.cut(clock::monotonic_ns()));
         assert!(profile.functions.iter().any(|function| function.name == format!("made in {cut}")));
         assert!(session.processes.infos().len() <= 1_002, "{}", session.processes.infos().len());
         assert_eq!((session.counted.aggregator.frames().frames().len(), session.code.jit.programs()), (0, 1));

@@ -28,7 +28,7 @@ fn the_cost_of_a_cut() {
             }
         }
         let before_ns = clock::thread_cpu_ns();
-        let cut = session.cut();
+        let cut = session.cut(clock::monotonic_ns());
         let cut_ns = clock::thread_cpu_ns() - before_ns;
         let profile = name(cut);
         let named_ns = clock::thread_cpu_ns() - before_ns - cut_ns;
@@ -90,7 +90,7 @@ impl Code {
 /// Own CPU time of naming a cut of these addresses (ns).
 fn naming_ns(session: &mut Session, pid: u32, addresses: &[u64]) -> u64 {
     addresses.iter().for_each(|&address| add(session, pid, &[], &[address], 1_000));
-    let cut = session.cut();
+    let cut = session.cut(clock::monotonic_ns());
     let before_ns = clock::self_cpu_ns();
     name(cut);
     clock::self_cpu_ns() - before_ns
