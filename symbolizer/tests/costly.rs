@@ -94,6 +94,22 @@ fn functions_that_are_their_own_origin() {
     is_named_soon(&unit(abbreviations, entries, ""));
 }
 
+/// Where the sum of a start and a length has no room in 64 bits.
+#[test]
+fn a_function_that_ends_beyond_the_last_address() {
+    let function = ".uleb128 2; .uleb128 0x2e; .byte 0; .uleb128 3; .uleb128 8; .uleb128 0x11; .uleb128 1; .uleb128 0x12; .uleb128 7; .byte 0,0";
+    let entries = ".uleb128 2; .asciz \"code\"; .quad code; .quad 0xffffffffffffffff";
+    is_named_soon(&unit(function, entries, ""));
+    // The same length of the whole unit, and of a range.
+    let whole = unit("", "", "").replace(".quad 64", ".quad 0xffffffffffffffff");
+    is_named_soon(&whole);
+    let ranges = "
+        .section .debug_aranges,\"\",@progbits
+        .long 44; .short 2; .long 0; .byte 8,0; .long 0
+        .quad code; .quad 0xffffffffffffffff; .quad 0; .quad 0";
+    is_named_soon(&unit(function, entries, ranges));
+}
+
 #[test]
 fn a_function_that_the_linker_dropped_hides_none_at_a_low_address() {
     // DW_AT_name, low_pc and high_pc: one from zero to beyond `code`, of which a part is described.

@@ -59,6 +59,23 @@ const COMMANDS: &[(&[&str], &str)] = &[
     (&["run", "exec", "trace"], "to profile a command, type `sweetspot record -- COMMAND`"),
 ];
 
+/// What may be typed where a command lacks what it is about; the parser names one of several ways only.
+const MISSING: &[(&str, &str)] = &[
+    ("record", "the command comes after `--`: `sweetspot record -- COMMAND`"),
+    (
+        "attach",
+        "name what to profile: `sweetspot attach PID`, or by `--name`, `--cgroup` or `--unit`, or everything by `--all`",
+    ),
+    (
+        "plan",
+        "predict for a process, `sweetspot plan --pid PID`, or for a function, `sweetspot plan --horizon 60s --share 10% --overhead 15us`",
+    ),
+    (
+        "report",
+        "give a file, `sweetspot report FILE`, or a time range of the daemon's store, `sweetspot report --from -1h`",
+    ),
+];
+
 /// What to type instead of `words`, which the command line's parser has refused.
 pub(crate) fn hint(words: &[String], refused: &clap::Error) -> Option<String> {
     let command = words.get(1)?.as_str();
@@ -79,8 +96,8 @@ pub(crate) fn hint(words: &[String], refused: &clap::Error) -> Option<String> {
             let is_pid = context(refused, ContextKind::InvalidArg)?.contains("PID");
             is_pid.then(|| for_pid(context(refused, ContextKind::InvalidValue).unwrap_or_default()))
         }
-        ErrorKind::MissingRequiredArgument if command == "record" => {
-            Some("the command comes after `--`: `sweetspot record -- COMMAND`".to_owned())
+        ErrorKind::MissingRequiredArgument => {
+            MISSING.iter().find(|(of, _)| *of == command).map(|(_, hint)| (*hint).to_owned())
         }
         _ => None,
     }
@@ -243,7 +260,9 @@ mod tests {
     /// What is said to be typed can be.
     #[test]
     fn what_is_to_be_typed_is_understood() {
-        let texts = FLAGS.iter().map(|(_, _, hint)| *hint).chain(COMMANDS.iter().map(|(_, hint)| *hint));
+        let texts = FLAGS.iter().map(|(_, _, hint)| *hint);
+        let texts = texts.chain(COMMANDS.iter().map(|(_, hint)| *hint));
+        let texts = texts.chain(MISSING.iter().map(|(_, hint)| *hint));
         let lines = texts.flat_map(|text| text.split('`').skip(1).step_by(2));
         for line in lines.filter(|line| line.starts_with("sweetspot")) {
             let line = line.replace("PID", "12").replace("COMMAND", "ls");

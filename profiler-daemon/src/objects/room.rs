@@ -79,6 +79,11 @@ impl ObjectStore {
         self.is_short_of_room
     }
 
+    /// Whether stacks end for lack of room: unwind tables were asked for that are not in memory.
+    pub(crate) fn lacks_tables(&self) -> bool {
+        self.all().any(|(_, entry)| entry.room.is_away())
+    }
+
     /// Names are asked for while stacks are unwound: half of the room is theirs from now on.
     pub(crate) fn share_with_names(&self) {
         self.memory.share_with_names();

@@ -298,6 +298,10 @@ pub(crate) fn parts(account: &Account) -> OverheadParts {
     }
 }
 
+/// What stacks lack if some unwind tables were left out.
+const NO_ROOM_FOR_TABLES: &str =
+    "end in code whose unwind tables had no room in memory: raise --symbol-memory";
+
 /// What stacks lack that ended so, and what would complete them.
 fn remedy(outcome: Outcome) -> Option<&'static str> {
     match outcome {
@@ -323,16 +327,23 @@ fn too_much_sampling(account: &Account) -> Option<String> {
     (account.slowdown_ratio() >= MOST_SAMPLING).then(|| TOO_MUCH_SAMPLING.to_owned())
 }
 
+/// Says what most stacks lack that are not complete, if they are worth a note.
+fn incomplete_stacks(counts: &Counts, lacks_tables: bool) -> Option<String> {
+    let by = &counts.truncated;
+    if by.total() as f64 / counts.samples.max(1) as f64 <= TRUNCATED_WORTH_A_NOTE {
+        return None;
+    }
+    let remedy = match Outcome::TRUNCATED.into_iter().max_by_key(|&outcome| by.count(outcome))? {
+        Outcome::NoTables if lacks_tables => NO_ROOM_FOR_TABLES,
+        most => remedy(most)?,
+    };
+    Some(format!("most incomplete stacks {remedy}"))
+}
+
 fn notes(end: &RunFigures) -> Vec<String> {
     let mut notes = end.notes.clone();
     notes.extend(too_much_sampling(&end.account));
-    let by = &end.part.counts.truncated;
-    let truncated = by.total() as f64 / end.part.counts.samples.max(1) as f64;
-    if truncated > TRUNCATED_WORTH_A_NOTE {
-        let most = Outcome::TRUNCATED.into_iter().max_by_key(|&outcome| by.count(outcome));
-        let told = most.and_then(remedy).map(|remedy| format!("most incomplete stacks {remedy}"));
-        notes.extend(told);
-    }
+    notes.extend(incomplete_stacks(&end.part.counts, end.lacks_tables));
     if end.part.counts.lost_others > 0 {
         let count = end.part.counts.lost_others;
         notes.push(format!("{count} records of mappings and new tasks were lost; mappings were read again"));
@@ -387,6 +398,15 @@ mod tests {
     #[test]
     fn a_rate_that_takes_nearly_all_of_the_time_is_said_to() {
         assert_eq!([8.0, 10.0].map(|times| too_much_sampling(&account(times)).is_some()), [false, true]);
+    }
+
+    #[test]
+    fn tables_that_had_no_room_are_not_blamed_on_the_build() {
+        let mut counts = Counts { samples: 100, ..Counts::default() };
+        assert_eq!(incomplete_stacks(&counts, true), None);
+        counts.truncated.add(Outcome::NoTables, 50);
+        let said = |lacks_tables| incomplete_stacks(&counts, lacks_tables).unwrap();
+        assert!(said(true).ends_with("raise --symbol-memory") && said(false).contains(".eh_frame"));
     }
 
     #[test]

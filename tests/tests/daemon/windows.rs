@@ -20,17 +20,20 @@ fn windows_follow_each_other_without_a_gap_and_the_open_one_is_saved_at_the_end(
     Ok(())
 }
 
-/// Steps that take stock are half a second apart once a run is settled; a window ends between them.
+/// Of few samples a second, too: the time before the first one and after the last was sampled as well.
 #[test]
-fn one_thread_uses_no_more_cpu_time_than_there_was() -> Result<()> {
+fn a_profile_lasts_as_long_as_was_asked_and_no_thread_used_more_cpu_time() -> Result<()> {
     privileged!();
     let busy = Busy::new()?;
     let _busy = busy.start()?;
-    let daemon = Daemon::start(60, &busy.section("busy", ""))?;
+    let daemon = Daemon::start(60, &busy.section("busy", "budget = \"0.01%\""))?;
     daemon.wait_for("busy", "sampled")?;
     wait_until("calm steps", || daemon.target("busy").is_ok_and(|busy| busy["cpu_s"].as_f64() > Some(5.0)))?;
     for _ in 0..4 {
-        daemon.ctl(&["profile", "--duration", "1s", "--target", "busy"])?.expect_status(0)?;
+        let asked = daemon.ctl(&["profile", "--duration", "2s", "--target", "busy", "--json"])?;
+        let profile: Value = serde_json::from_str(&asked.expect_status(0)?.stdout)?;
+        let lasted_s = profile["duration_s"].as_f64().context("no such key")?;
+        ensure!(lasted_s >= 1.99, "{lasted_s} s of the two that were asked for");
     }
     for path in daemon.files()? {
         let path = path.display().to_string();

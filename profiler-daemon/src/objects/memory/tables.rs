@@ -54,9 +54,12 @@ impl Room {
 
     /// Whether there is anything to decide about this object.
     pub(in crate::objects) fn is_wanted(&self) -> bool {
-        self.held.load(Ordering::Relaxed) > 0
-            || self.is_missed.load(Ordering::Relaxed)
-            || self.is_barred.load(Ordering::Relaxed)
+        self.held.load(Ordering::Relaxed) > 0 || self.is_away()
+    }
+
+    /// Whether its tables were asked for and there was no room for them.
+    pub(in crate::objects) fn is_away(&self) -> bool {
+        self.is_missed.load(Ordering::Relaxed) || self.is_barred.load(Ordering::Relaxed)
     }
 
     /// Says what the tables would take, and what the object weighs (ns).

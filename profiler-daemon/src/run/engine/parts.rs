@@ -28,6 +28,8 @@ pub(crate) struct RunFigures {
     pub(crate) decision: Option<Decision>,
     pub(crate) history: Vec<RateChange>,
     pub(crate) notes: Vec<String>,
+    /// Whether there was no room for some unwind tables.
+    pub(crate) lacks_tables: bool,
     pub(crate) how: SamplingMode,
     pub(crate) part: PartFigures,
     /// Our own CPU time before sampling began (ns).
@@ -127,6 +129,7 @@ impl<L: DecisionLog> Engine<L> {
             decision: self.last_decision,
             history: Vec::new(),
             notes: self.notes.clone(),
+            lacks_tables: self.session.code.objects.lacks_tables(),
             how: SamplingMode {
                 nature: self.nature,
                 attach_mode: self.attaching.choice.mode(),
