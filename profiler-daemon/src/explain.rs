@@ -38,6 +38,17 @@ pub(crate) const WATCHING_TAKES_THE_BUDGET: &str = "there are few samples, becau
                                                     nearly all that the target's budget or its part of the \
                                                     host's allows without them; a larger one would allow more";
 
+/// Why the events in force stay, although others were decided on.
+pub(crate) fn not_renewed(error: OpenError) -> String {
+    match error {
+        OpenError::TooManyEvents { limit, .. } => format!(
+            "events could not be opened anew, which takes as many files again as are open, and only {limit} may be (ulimit -n): \
+             stacks are read as before, and new threads at the rate of their parents"
+        ),
+        error => format!("events could not be opened anew: {:#}", anyhow::Error::from(error)),
+    }
+}
+
 /// What a run by timers is like.
 pub(crate) fn by_timers(sampling: &SamplingSettings, tick_ns: u64) -> String {
     let is_asked_for = sampling.backend == Backend::TimerSignal;

@@ -365,11 +365,12 @@ impl<L: DecisionLog> Engine<L> {
         self.session.judge_lost(now_ns);
     }
 
-    /// Adds a change of the rate to the profile's history; of the bucket's changes in every step, only the large ones.
+    /// Adds a change of the rate to the profile's history; of what changes in every step, the anytime law and the bucket, only
+    /// the large ones.
     fn note_rate(&mut self, decision: &Decision) {
         let last_hz = self.history.last().map_or(0.0, |change| change.rate_hz);
         let small = (decision.rate_hz / last_hz).ln().abs() < WORTH_NOTING;
-        if small && matches!(decision.reason, RateReason::Throttle | RateReason::Release) {
+        if small && matches!(decision.reason, RateReason::Hold | RateReason::Throttle | RateReason::Release) {
             return;
         }
         self.history.push(RateChange {

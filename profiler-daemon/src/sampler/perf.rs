@@ -469,19 +469,23 @@ impl Source for PerfSampler {
     }
 
     fn redraw(&mut self) {
-        let count = self.clocks.len();
-        let mean_ns = self.settings.period_ns;
-        for step in 0..count.min(REDRAWS_AT_ONCE) {
-            let clock = &self.clocks[(self.next_redraw + step) % count];
-            if !self.book.due(clock.slot, clock::monotonic_ns(), mean_ns, &mut self.dither) {
+        let (count, mut drawn) = (self.clocks.len(), 0);
+        let (mean_ns, now_ns) = (self.settings.period_ns, clock::monotonic_ns());
+        for _ in 0..count {
+            if drawn >= REDRAWS_AT_ONCE {
+                break;
+            }
+            let clock = &self.clocks[self.next_redraw % count];
+            self.next_redraw = (self.next_redraw + 1) % count;
+            if !self.book.due(clock.slot, now_ns, mean_ns, &mut self.dither) {
                 continue;
             }
+            drawn += 1;
             let period_ns = self.dither.draw(mean_ns);
             if clock.event.set_period(period_ns).is_ok() {
                 self.book.set(clock.slot, clock::monotonic_ns(), period_ns, mean_ns);
             }
         }
-        self.next_redraw = (self.next_redraw + REDRAWS_AT_ONCE) % count.max(1);
     }
 
     fn ring_bytes(&self) -> u64 {

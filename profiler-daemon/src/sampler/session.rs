@@ -154,7 +154,9 @@ impl Session {
         let target_cpu_ns = self.cpu_among_many(target_cpu_ns);
         self.readings.last = self.at(self.times.start_ns, target_cpu_ns);
         if self.own_time.counts_from_the_start() {
-            self.readings.once_ns = std::mem::take(&mut self.readings.last.self_cpu_ns);
+            // Of that, what adoptions took was counted already.
+            let until_now_ns = std::mem::take(&mut self.readings.last.self_cpu_ns);
+            self.readings.last.forget_once(std::mem::replace(&mut self.readings.once_ns, until_now_ns));
         }
         self.readings.first = self.readings.last;
     }
@@ -311,7 +313,6 @@ impl Session {
         }
         self.end_windows_until(sample.time_ns);
         let stack_bytes = sample.stack.map_or(0, |stack| stack.len()) as u64;
-        self.counts.stack_bytes += stack_bytes;
         let is_unassigned =
             self.counted.owners.as_ref().is_some_and(|owners| owners.is_unassigned(sample.pid));
         let is_unknown = !self.processes.contains(sample.pid) && !self.members.excluded.contains(&sample.pid);
@@ -328,7 +329,10 @@ impl Session {
             self.charged.hit_non_target(clock, stack_bytes);
             match &self.counted.owners {
                 // A shared sampler keeps its rate whichever process runs, except for those sampled elsewhere.
-                Some(_) if !self.members.excluded.contains(&sample.pid) => self.counts.samples += 1,
+                Some(_) if !self.members.excluded.contains(&sample.pid) => {
+                    self.counts.samples += 1;
+                    self.counts.stack_bytes += stack_bytes;
+                }
                 _ => self.counts.foreign += 1,
             }
             return;
@@ -340,6 +344,7 @@ impl Session {
         self.look_for_code(sample, innermost);
         let Some(process) = self.processes.get(sample.pid) else { return };
         self.counts.samples += 1;
+        self.counts.stack_bytes += stack_bytes;
         self.counts.frames += frames;
         self.recent.note(HandledSample { at_ns: sample.time_ns, cpu: sample.cpu, frames, stack_bytes });
         let StackRead { outcome, is_completed, returns_outside_code } =

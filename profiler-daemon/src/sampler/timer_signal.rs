@@ -309,6 +309,7 @@ impl Source for TimerSampler {
         }
         let Buffers { words, bytes } = &mut self.buffers;
         let (descendants, target) = (&mut self.descendants, &mut self.target);
+        target.now_ns = now_ns;
         self.slots.drain(&memory, (until_ns, now_ns), words, |thread, words| {
             match descendants.is_excluded(thread.pid) {
                 true => descendants.count_excluded(thread.pid),
@@ -359,6 +360,8 @@ struct TargetRecords {
     times: Vec<HandlerTime>,
     /// What a sample costs outside of its handler, if that can be derived from each.
     at_tick: Option<AtTick>,
+    /// When they are read (ns): whatever a program wrote into them, none is later.
+    now_ns: u64,
 }
 
 impl TargetRecords {
@@ -375,7 +378,7 @@ impl TargetRecords {
                 bytes.extend(stack.iter().flat_map(|word| word.to_ne_bytes()));
                 self.time(&head, bytes.len());
                 handle(Drained::Record(
-                    Record::Sample(sample(thread, &head, bytes)),
+                    Record::Sample(sample(thread, head.time_ns.min(self.now_ns), &head, bytes)),
                     head.weight_ns.min(HEAVIEST_NS),
                 ));
             }
@@ -405,7 +408,7 @@ impl TargetRecords {
     fn forked(&mut self, thread: SlotOwner, begun: &Begun) -> Task {
         let parent_pid = if self.known.contains(&begun.parent) { begun.parent } else { self.root };
         self.known.insert(thread.pid);
-        Task { pid: thread.pid, parent_pid, tid: thread.tid, time_ns: begun.time_ns }
+        Task { pid: thread.pid, parent_pid, tid: thread.tid, time_ns: begun.time_ns.min(self.now_ns) }
     }
 
     fn time(&mut self, head: &SampleHead, bytes: usize) {
@@ -417,11 +420,11 @@ impl TargetRecords {
     }
 }
 
-fn sample<'a>(thread: SlotOwner, head: &SampleHead, stack: &'a [u8]) -> RawSample<'a> {
+fn sample<'a>(thread: SlotOwner, time_ns: u64, head: &SampleHead, stack: &'a [u8]) -> RawSample<'a> {
     let requested = usize::try_from(head.requested_bytes).unwrap_or(usize::MAX);
     let stack = StackCopy::new(RawData::Single(stack), requested);
     let regs = Machine::HOST.noted_regs(&head.registers);
-    RawSample::of_thread(head.time_ns, (thread.pid, thread.tid), regs, stack)
+    RawSample::of_thread(time_ns, (thread.pid, thread.tid), regs, stack)
 }
 
 #[cfg(test)]

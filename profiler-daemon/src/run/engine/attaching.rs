@@ -140,6 +140,7 @@ impl<L: DecisionLog> Engine<L> {
             return;
         }
         self.attaching.members_changed = false;
+        let (method, stack_bytes) = (self.settings.method, self.settings.stack_bytes);
         self.settings.method = self.session.stacks.method();
         self.settings.stack_bytes = self.session.stacks.copy_bytes();
         if self.nature.attaches_itself {
@@ -166,10 +167,13 @@ impl<L: DecisionLog> Engine<L> {
         {
             self.attaching.switches.come(threads);
         }
-        match self.renew(attachment) {
-            Ok(()) | Err(OpenError::TargetGone) => {}
-            Err(_) if attach_changed => self.attaching.choice.refuse(),
-            Err(error) => self.note(format!("the events could not be renewed: {error}")),
+        let Err(error) = self.renew(attachment) else { return };
+        // The old clocks go on; the next attempt is made when threads' clocks may be opened again.
+        (self.settings.method, self.settings.stack_bytes) = (method, stack_bytes);
+        match error {
+            OpenError::TargetGone => {}
+            _ if attach_changed => self.attaching.choice.refuse(),
+            error => self.note(explain::not_renewed(error)),
         }
     }
 

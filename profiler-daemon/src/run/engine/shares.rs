@@ -29,6 +29,8 @@ pub(super) struct TargetCharges {
     spent: Spend,
     counted: Counts,
     booked_ns: u64,
+    /// Lost samples that were shared out, or that hit processes of no target.
+    lost: u64,
 }
 
 /// What one target was charged.
@@ -48,7 +50,8 @@ struct TargetCharge {
     /// Recent samples, frames and bytes, decayed.
     recent: [f64; 3],
     recent_cpus: f64,
-    lost: u64,
+    /// Its part of the lost samples.
+    lost: f64,
 }
 
 /// The status of one target.
@@ -76,7 +79,7 @@ impl TargetCharge {
             booked_cpu_ns: 0.0,
             recent: [0.0; 3],
             recent_cpus: 0.0,
-            lost: 0,
+            lost: 0.0,
         }
     }
 
@@ -134,7 +137,7 @@ impl<L: DecisionLog> Engine<L> {
             let charged = self.shares.of.get(&owner)?;
             let status = ShareStatus {
                 account: &charged.account,
-                counts: Counts { lost: charged.lost, ..share.counts },
+                counts: Counts { lost: charged.lost as u64, ..share.counts },
                 cpu_ns: share.cpu_ns.max(charged.booked_cpu_ns) as u64,
                 sample_ns: charged.sample_ns(&prices_ns).unwrap_or(usual_ns),
             };
@@ -149,7 +152,8 @@ impl<L: DecisionLog> Engine<L> {
         let (Some(owners), now_ns) = (&self.session.counted.owners, clock::monotonic_ns()) else { return };
         let spent = *self.controller.account().spent();
         let new = spent.since(&std::mem::replace(&mut self.shares.spent, spent));
-        let wall_ns = now_ns.saturating_sub(std::mem::replace(&mut self.shares.booked_ns, now_ns)) as f64;
+        let since_ns = std::mem::replace(&mut self.shares.booked_ns, now_ns).max(self.session.start_ns());
+        let wall_ns = now_ns.saturating_sub(since_ns) as f64;
         let counted =
             self.session.counts.since(&std::mem::replace(&mut self.shares.counted, self.session.counts));
         let all = [counted.samples as f64, counted.frames as f64, counted.stack_bytes as f64];
@@ -159,7 +163,8 @@ impl<L: DecisionLog> Engine<L> {
             let since = charged.since(&share.counts);
             of_each.push((owner, since, share.counts, share.cpu_ns));
         }
-        let lost = self.session.counts.lost.saturating_sub(self.shares_lost());
+        let lost = self.session.counts.lost.saturating_sub(self.shares.lost);
+        self.shares.lost += lost;
         for (owner, since, counts, cpu_ns) in of_each {
             let Some(charged) = self.shares.of.get_mut(&owner) else { continue };
             // Samples that waited for their target arrive here later than in the total that they are a part of.
@@ -168,7 +173,7 @@ impl<L: DecisionLog> Engine<L> {
             let used_ns = (cpu_ns - charged.booked_cpu_ns).max(0.0);
             charged.account.book(wall_ns, used_ns, &spend);
             charged.part.book(wall_ns, used_ns, &spend);
-            charged.lost += (lost as f64 * part(0)) as u64;
+            charged.lost += lost as f64 * part(0);
             charged.booked = counts;
             charged.booked_cpu_ns += used_ns;
             charged.recent_cpus =
@@ -178,10 +183,6 @@ impl<L: DecisionLog> Engine<L> {
         self.bound_rate();
         let fleets = self.shares.of.values().map(|charged| (charged.recent_cpus, charged.replicas));
         self.controller.join_fleet(Replicas::common(fleets));
-    }
-
-    fn shares_lost(&self) -> u64 {
-        self.shares.of.values().map(|charged| charged.lost).sum()
     }
 
     /// All targets share one rate: the target that can afford the fewest of its samples bounds it.
@@ -248,7 +249,7 @@ impl<L: DecisionLog> Engine<L> {
         let share = self.session.counted.owners.as_ref()?.share(owner)?;
         let (counts, cpu_ns) = (share.counts, share.cpu_ns);
         let charged = self.shares.of.get_mut(&owner)?;
-        let counts = Counts { lost: charged.lost, ..counts };
+        let counts = Counts { lost: charged.lost as u64, ..counts };
         let since = counts.since(&std::mem::replace(&mut charged.cut, counts));
         let used_ns = (cpu_ns - charged.cut_cpu_ns).max(0.0);
         charged.cut_cpu_ns += used_ns;

@@ -51,7 +51,7 @@ impl Session {
         if time_ns < self.times.window_end_ns {
             return;
         }
-        self.judge_lost(self.times.window_end_ns);
+        self.split_lost(self.times.window_end_ns);
         self.end_window(self.times.window_end_ns);
         let length_ns = stats::window_ns(self.times.window_end_ns.saturating_sub(self.times.start_ns));
         let missed = (time_ns - self.times.window_end_ns) / length_ns;
@@ -189,7 +189,7 @@ impl Session {
     }
 
     fn end_last_window(&mut self, now_ns: u64) {
-        self.judge_lost(now_ns);
+        self.split_lost(now_ns);
         self.end_window(now_ns);
     }
 

@@ -15,8 +15,10 @@ const FEW: u64 = 16;
 pub(super) struct Losses {
     /// Counts at the last judgement.
     judged: Counts,
-    /// When that was (ns).
-    judged_ns: u64,
+    /// The interval between the last two steps, and the open one since. A ring tells what it lost when there is room again:
+    /// in the interval after, as a rule.
+    closed: Interval,
+    open: Interval,
     /// The most samples per second that the clocks can take.
     most_hz: f64,
     /// What the samples since then stand for (ns).
@@ -29,10 +31,33 @@ pub(super) struct Losses {
     lost_ns: f64,
 }
 
+/// Time between two steps.
+#[derive(Clone, Copy, Default)]
+struct Interval {
+    start_ns: u64,
+    /// Lost records that were taken for samples in it.
+    lost: u64,
+}
+
 impl Losses {
     /// No losses yet; until the highest rate is set, any number is possible.
     pub(super) fn since(start_ns: u64) -> Self {
-        Self { judged_ns: start_ns, most_hz: f64::INFINITY, ..Self::default() }
+        let open = Interval { start_ns, lost: 0 };
+        Self { closed: open, open, most_hz: f64::INFINITY, ..Self::default() }
+    }
+
+    /// How many more lost records may be samples: of the open interval up to `now_ns`, and of the one before.
+    fn most_lost(&self, now_ns: u64) -> u64 {
+        let elapsed_ns = now_ns.max(self.open.start_ns).saturating_sub(self.closed.start_ns);
+        let samples = (elapsed_ns as f64 * 1e-9 * self.most_hz) as u64; // 0 if no time has passed
+        let most = MARGIN.saturating_mul(samples).saturating_add(FEW);
+        most.saturating_sub(self.closed.lost + self.open.lost)
+    }
+
+    /// A step ends the open interval.
+    fn end_interval(&mut self, now_ns: u64) {
+        let start_ns = now_ns.max(self.open.start_ns);
+        self.closed = std::mem::replace(&mut self.open, Interval { start_ns, lost: 0 });
     }
 
     /// A sample was taken, of the target or of non-target processes.
@@ -65,23 +90,29 @@ impl Session {
         self.losses.most_hz = most_hz;
     }
 
-    /// Splits the records lost since the last call. Up to `MARGIN` times the samples that the clocks can have taken,
-    /// plus `FEW`, count as samples, the rest as other records: mappings and tasks. A lost sample interrupted the
-    /// target, and the samples around it stand for its time; neither is true of a lost mapping.
+    /// A step: splits the records lost since the last call or the last window's end.
+    pub(crate) fn judge_lost(&mut self, now_ns: u64) {
+        self.split_lost(now_ns);
+        self.losses.end_interval(now_ns);
+    }
+
+    /// Splits the records lost so far. Up to `MARGIN` times the samples that the clocks can have taken, plus `FEW`, count as
+    /// samples, the rest as other records: mappings and tasks. A lost sample interrupted the target, and the samples around
+    /// it stand for its time; neither is true of a lost mapping.
     ///
     /// While clocks are renewed, two of them sample the same time for a moment. Of the lost samples, the share that
     /// was doubled among the received ones counts as doubled: a cost without weight.
-    pub(crate) fn judge_lost(&mut self, now_ns: u64) {
-        let elapsed_ns = now_ns.saturating_sub(std::mem::replace(&mut self.losses.judged_ns, now_ns));
-        let samples = (elapsed_ns as f64 * 1e-9 * self.losses.most_hz) as u64; // 0 if no time has passed
+    pub(super) fn split_lost(&mut self, now_ns: u64) {
         let since = self.counts.since(&self.losses.judged);
-        let others = since.lost.saturating_sub(MARGIN.saturating_mul(samples).saturating_add(FEW));
+        let lost = since.lost.min(self.losses.most_lost(now_ns));
+        let others = since.lost - lost;
         let (taken, doubled) = (since.samples + since.foreign, since.doubled);
-        let double = (since.lost - others) * doubled / (taken + doubled).max(1);
+        let double = lost * doubled / (taken + doubled).max(1);
+        self.losses.open.lost += lost;
         self.counts.lost -= others + double;
         self.counts.lost_others += others;
         self.counts.doubled += double;
-        self.losses.weigh(&self.counts, since.lost - others - double);
+        self.losses.weigh(&self.counts, lost - double);
     }
 }
 
@@ -144,5 +175,22 @@ mod tests {
         assert_eq!((session.counts.lost, session.counts.lost_others), (216, 29_884));
         session.judge_lost(SECOND_NS); // a clock that runs backwards
         assert_eq!(session.counts.lost, 216, "what was judged is judged");
+    }
+
+    /// The ring tells so after the step that could read it again, and the windows that end meanwhile lie in the past.
+    #[test]
+    fn what_was_lost_in_a_long_standstill_was_samples() {
+        let mut session = Session::new(MethodChoice::fixed(Method::Fp), &Symbols::new(1 << 20));
+        session.set_most_hz(50.0);
+        session.judge_lost(SECOND_NS);
+        session.judge_lost(13 * SECOND_NS);
+        lose(&mut session, 600);
+        session.split_lost(2 * SECOND_NS);
+        session.split_lost(3 * SECOND_NS);
+        session.judge_lost(13 * SECOND_NS + SECOND_NS / 10);
+        assert_eq!((session.counts.lost, session.counts.lost_others), (600, 0));
+        lose(&mut session, 30_000);
+        session.judge_lost(14 * SECOND_NS);
+        assert!(session.counts.lost <= 2 * 600 + 2 * 50 + 2 * 16, "{}", session.counts.lost);
     }
 }

@@ -37,6 +37,11 @@ pub(super) struct Readings {
 }
 
 impl LastReading {
+    /// Leaves so much one-time work to the next reading (ns).
+    pub(super) fn forget_once(&mut self, once_ns: u64) {
+        self.self_once_ns = self.self_once_ns.saturating_sub(once_ns);
+    }
+
     fn since(&self, last: &Self) -> Reading {
         Reading {
             at_ns: self.at_ns,

@@ -51,6 +51,12 @@ fn of_one_target_among_many_the_beginning_is_overhead_too_and_is_spent_once() {
     assert!(one_of_many.self_cpu_ns() >= BEFORE_NS && one_of_many.setup_cpu_ns() == 0);
     let second = one_of_many.reading(0);
     assert!(second.self_cpu_ns < BEFORE_NS && second.self_once_ns < BEFORE_NS, "{second:?}");
+    // What adoptions took of it counts like the rest.
+    let mut adopting = session();
+    adopting.own_time = OwnTime::of_turns(BEFORE_NS);
+    adopting.readings.once_ns = BEFORE_NS / 2;
+    adopting.begin();
+    assert!(adopting.reading(0).self_once_ns >= BEFORE_NS);
     let mut alone = session();
     alone.begin();
     assert!(alone.setup_cpu_ns() > 0 && alone.reading(0).self_once_ns == 0);
@@ -74,7 +80,11 @@ fn a_child_that_is_another_target_is_not_followed_whenever_that_is_known() {
 
 /// A sample in user code.
 fn sample(session: &mut Session, pid: u32) {
-    let stack = StackCopy::new(RawData::Single(&[]), 0);
+    sample_with(session, pid, &[]);
+}
+
+fn sample_with(session: &mut Session, pid: u32, stack: &[u8]) {
+    let stack = StackCopy::new(RawData::Single(stack), stack.len());
     let regs = Machine::HOST.noted_regs(&[0; REGISTERS]);
     let sample = RawSample::of_thread(session.start_ns() + 1, (pid, pid), regs, stack);
     session.handle(Drained::Record(Record::Sample(sample), 1_000));
@@ -92,6 +102,18 @@ fn a_child_that_has_yet_to_execute_its_program_is_not_sampled_in_our_code() {
     session.handle(Drained::Record(executed, 0));
     sample(&mut session, OURS);
     assert_eq!((session.counts.samples, session.counts.foreign), (1, 1));
+}
+
+/// Events of whole CPUs copy the stacks of others, too: what those cost is told by the number of their samples.
+#[test]
+fn copies_of_others_stacks_are_not_the_targets() {
+    let mut session = session();
+    session.processes.adopt(OURS, "ours");
+    session.begin();
+    sample_with(&mut session, OURS, &[0; 16]);
+    (0..10).for_each(|_| sample_with(&mut session, STRANGER, &[0; 4096]));
+    let reading = session.reading(0);
+    assert_eq!((reading.samples, reading.foreign_samples, reading.stack_bytes), (1, 10, 16));
 }
 
 #[test]

@@ -77,6 +77,23 @@ fn samples_of_all_threads_come_in_the_order_of_time_and_young_ones_wait() {
     assert_eq!((times.len(), times[0].time_ns, times[0].stack_bytes), (4, 900.0, 16));
 }
 
+/// A program can write anything into its own ring.
+#[test]
+fn no_sample_is_later_than_its_reading() {
+    let mut sampler = sampler(70);
+    let shared = Arc::clone(&sampler.shared.memory);
+    let memory = Memory::open(shared.words()).unwrap();
+    let slot = memory.slot(memory.claim(70, 70).unwrap()).unwrap();
+    assert!(write(&slot, &sample_at(u64::MAX, 1, &[])));
+    let mut latest_ns = 0;
+    sampler.drain(50, &mut |drained| {
+        if let Drained::Record(Record::Sample(sample), _) = drained {
+            latest_ns = sample.time_ns;
+        }
+    });
+    assert!(latest_ns > 0 && latest_ns <= clock::monotonic_ns(), "{latest_ns}");
+}
+
 #[test]
 fn a_handler_s_time_is_a_sample_s_where_it_tells_how_late_it_began() {
     let mut sampler = sampler(70);
