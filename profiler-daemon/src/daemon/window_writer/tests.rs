@@ -45,8 +45,9 @@ fn pending(target: &str, from_ns: u64, has_process: bool) -> PendingWindow {
         boot: String::new(),
         from_ns,
         to_ns: from_ns + SECOND,
+        begin_unix_ns: 1_794_787_200 * SECOND + from_ns,
     };
-    let run = Run { start_unix_ns: 1_794_787_200 * SECOND + from_ns, duration_s: 1.0, ..Run::default() };
+    let run = Run { start_unix_ns: window.begin_unix_ns, duration_s: 1.0, ..Run::default() };
     PendingWindow { window, collected, scale: 1.0, run, bytes: 40 }
 }
 
