@@ -105,6 +105,7 @@ pub(crate) fn run(job: DaemonJob) -> Result<ExitCode> {
     let fleet = fleets::PrometheusClient::new(&settings.fleet)?;
     let setup = Setup::begin(&settings.sampling_of(&config::TargetSettings::default()))?.for_many();
     let writer = start_writer(&settings, &setup.symbols)?;
+    writer.pace_reading(&setup.symbols);
     let (sender, commands, publisher) = command::channel();
     let server = api::start(&settings, sender)?;
     let (prepared, ready) = mpsc::channel(1);

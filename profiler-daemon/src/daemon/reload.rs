@@ -203,6 +203,7 @@ impl Daemon {
     fn move_store(&mut self, writer: Option<WindowWriter>) {
         match writer {
             Some(writer) => {
+                writer.pace_reading(&self.setup.symbols);
                 let mut old = std::mem::replace(&mut self.profiles.writer, writer);
                 old.end();
                 self.profiles.leaving.push(old);
