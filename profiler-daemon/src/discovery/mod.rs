@@ -96,7 +96,7 @@ impl Discovery {
     }
 
     /// Replaces the targets from the settings; requested targets stay. A target with the same name and the
-    /// same selection is kept, with new budget and labels. The next scan reports the changes.
+    /// same selection is kept, with new budget, labels and replicas. The next scan reports the changes.
     pub(crate) fn replace(&mut self, targets: &[TargetSettings]) {
         let old = std::mem::take(&mut self.sections);
         let (asked, mut old): (Vec<TargetSection>, Vec<TargetSection>) =

@@ -191,7 +191,7 @@ impl TargetTable {
         }
     }
 
-    /// Replaces the settings of a section: budget, horizon or labels.
+    /// Replaces the settings of a section: budget, horizon, labels or replicas.
     pub(super) fn renew(&mut self, section: SectionId, settings: &Arc<TargetSettings>) {
         for (id, entry) in self.entries.iter_mut().filter(|(_, entry)| entry.section == section) {
             entry.found.settings = Arc::clone(settings);

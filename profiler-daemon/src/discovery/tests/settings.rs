@@ -19,7 +19,7 @@ fn what_asks_for_the_same_stays_what_it_was() {
     let all = target("all", "everything = true\neach = \"process\"");
     watched.discovery.replace(&[
         target("db", "process = \"d\""),
-        web("labels = { a = \"b\" }\nbudget = \"0.5%\""),
+        web("labels = { a = \"b\" }\nbudget = \"0.5%\"\nreplicas = 12"),
         all.clone(),
     ]);
     let changes = watched.look();
@@ -31,6 +31,7 @@ fn what_asks_for_the_same_stays_what_it_was() {
         (found.settings.budget.is_some(), found.labels["a"].as_str(), found.pids.len()),
         (true, "b", 2)
     );
+    assert_eq!(found.settings.replicas, Some(12));
     assert_eq!([1, 30].map(|pid| watched.target_of(pid)), [Some("all:init"), Some("db")]);
     assert_ne!(watched.id("db"), db_id, "it asks for others");
     watched.discovery.replace(&[]);
