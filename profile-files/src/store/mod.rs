@@ -253,6 +253,8 @@ impl<D: Disk> Store<D> {
     /// These exports get windows from now on, and no others. One that is new gets those that end from now on; one that was there
     /// in an earlier process goes on where it was.
     pub fn export(&mut self, now: &Now, exports: &[Export]) {
+        let outboxes = self.outboxes.clone();
+        let _cursors = outboxes.replacing_cursors();
         cursor::keep_only(
             &self.folder,
             &exports.iter().map(|export| export.name.as_str()).collect::<BTreeSet<_>>(),
