@@ -165,6 +165,9 @@ impl Daemon {
 
     fn adopt(&mut self, prepared: PreparedSettings) -> Result<()> {
         let PreparedSettings { settings, interface, exports, fleet, writer } = prepared;
+        if let Some(conflict) = self.discovery.name_conflict(&settings.targets) {
+            return Err(usage(conflict));
+        }
         let setup = self.setup.under(&settings.sampling_of(&config::TargetSettings::default()))?;
         self.reporting.server.adopt(interface)?; // the last that can fail
         self.publish(); // the last that was counted of targets that go

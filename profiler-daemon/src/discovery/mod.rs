@@ -118,6 +118,17 @@ impl Discovery {
         self.sections_changed();
     }
 
+    /// Why these targets cannot replace those from the settings: a requested target has the name of one of them.
+    pub(crate) fn name_conflict(&self, targets: &[TargetSettings]) -> Option<String> {
+        let (taken, requested) = targets.iter().find_map(|target| {
+            let own = self.table.requested_by_name(&target.name)?;
+            Some((&target.name, &self.table.get(own)?.found.name))
+        })?;
+        Some(format!(
+            "target {taken}: a target of `sweetspot ctl attach` has this name; run `sweetspot ctl detach {requested}`, then reload"
+        ))
+    }
+
     /// Adds a requested target. It comes before those of the settings; the next scan reports its processes.
     pub(crate) fn add(&mut self, target: TargetSettings) -> TargetId {
         let section = self.section(Arc::new(target), true);

@@ -116,6 +116,12 @@ impl TargetTable {
         self.entries.contains_key(&id)
     }
 
+    /// The own target of the requested section that has a target of this name.
+    pub(super) fn requested_by_name(&self, name: &str) -> Option<TargetId> {
+        let requested = self.entries.values().filter(|entry| entry.is_asked);
+        requested.map(|entry| &entry.found).find(|found| found.name == name).map(|found| found.own)
+    }
+
     /// All that rules for labels do not drop.
     #[cfg(test)]
     pub(super) fn iter(&self) -> impl Iterator<Item = (TargetId, &FoundTarget)> {

@@ -93,6 +93,29 @@ fn asked_for_with_each_it_is_removed_with_all_it_made() {
 }
 
 #[test]
+fn settings_cannot_name_a_target_as_one_that_was_requested() {
+    let host = host();
+    let mut watched = watch(&host, &[target("web", "unit = \"web.service\"")]);
+    let mine = watched.discovery.add(target("mine", "command = \"serve\"\neach = \"process\""));
+    watched.look();
+    let conflict = |watched: &Watched, names: &[&str]| {
+        let targets: Vec<TargetSettings> = names.iter().map(|name| target(name, "pid = 20")).collect();
+        watched.discovery.name_conflict(&targets)
+    };
+    assert_eq!(conflict(&watched, &["web", "other"]), None);
+    for name in ["mine", "mine:db"] {
+        assert_eq!(
+            conflict(&watched, &["web", name]).unwrap(),
+            format!(
+                "target {name}: a target of `sweetspot ctl attach` has this name; run `sweetspot ctl detach mine`, then reload"
+            )
+        );
+    }
+    watched.discovery.remove(mine);
+    assert_eq!(conflict(&watched, &["web", "mine", "mine:db"]), None);
+}
+
+#[test]
 fn what_cannot_fit_is_told() {
     let mut host = Host::new();
     let mut watched =
