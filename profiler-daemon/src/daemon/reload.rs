@@ -209,7 +209,7 @@ impl Daemon {
                 writer.pace_reading(&self.setup.symbols);
                 let mut old = std::mem::replace(&mut self.profiles.writer, writer);
                 old.end();
-                self.profiles.leaving.push(old);
+                self.profiles.leaving.push(self.reporting.journal.leave_store(old));
             }
             None => {
                 let (bounds, queue) = store_settings(&self.settings);
