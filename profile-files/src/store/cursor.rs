@@ -157,7 +157,7 @@ impl Cursor {
     }
 }
 
-/// Removes the cursors of all exports but these, and what was left half written.
+/// Removes the cursors of all exports but these, and what was left half written. Nobody may be writing a cursor meanwhile.
 pub(super) fn keep_only(store: &Path, names: &BTreeSet<&str>) {
     let folder = store.join(FOLDER);
     if !place::is_folder(&folder).unwrap_or(false) {

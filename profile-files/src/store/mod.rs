@@ -81,7 +81,7 @@ use listing::{DAMAGED, StoredFile};
 use name::Level;
 use place::HeldFolder;
 use seal::Sealed;
-use time_range::{CountedTime, Overlap, TimeRange};
+use time_range::{CountedTime, Overlap};
 
 /// A store and the right to change it.
 #[derive(Debug)]
@@ -137,12 +137,7 @@ impl<D: Disk> Store<D> {
         profile: &SymbolizedProfile,
     ) -> Result<(), NotKept> {
         self.stay(now.monotonic_ns).map_err(|error| NotKept::Refused(io::Error::other(error)))?;
-        let time_range = TimeRange {
-            boot: window.boot,
-            from_ns: window.from_ns,
-            to_ns: window.to_ns,
-            begin_unix_ns: profile.run.start_unix_ns,
-        };
+        let time_range = window.time_range();
         if time_range.from_ns >= time_range.to_ns {
             return Err(NotKept::Taken);
         }
@@ -258,6 +253,8 @@ impl<D: Disk> Store<D> {
     /// These exports get windows from now on, and no others. One that is new gets those that end from now on; one that was there
     /// in an earlier process goes on where it was.
     pub fn export(&mut self, now: &Now, exports: &[Export]) {
+        let outboxes = self.outboxes.clone();
+        let _cursors = outboxes.replacing_cursors();
         cursor::keep_only(
             &self.folder,
             &exports.iter().map(|export| export.name.as_str()).collect::<BTreeSet<_>>(),

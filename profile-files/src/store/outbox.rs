@@ -7,11 +7,12 @@
 //! that the same exports wait for. While few wait, they are not merged, and are sent window by window; of many, each hour of a
 //! target becomes one.
 //!
-//! Nothing here reads a clock or a disk. Senders and the store's owner hold the lock for moments.
+//! Nothing here reads a clock or a disk. Senders and the store's owner hold the lock for moments. A second lock orders their changes to
+//! cursors: the owner replaces one with a position that has all that senders have added to it.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::{Duration, Instant};
 
 use config::Pattern;
@@ -246,6 +247,8 @@ pub struct Outboxes(Arc<SharedOutboxes>);
 
 #[derive(Debug, Default)]
 struct SharedOutboxes {
+    /// Taken before `all`: shared by senders that add to their cursors, exclusive while the owner replaces cursors.
+    cursors: RwLock<()>,
     all: Mutex<Vec<Outbox>>,
     changed: Condvar,
 }
@@ -265,6 +268,11 @@ impl Classes {
 impl Outboxes {
     pub(super) fn has(&self, name: &str) -> bool {
         self.all().iter().any(|outbox| outbox.export.name == name)
+    }
+
+    /// While this is held, no sender changes its cursor, and each position has what the cursor says.
+    pub(super) fn replacing_cursors(&self) -> RwLockWriteGuard<'_, ()> {
+        self.0.cursors.write().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// There are these exports and no others. Those that are new here have their position, and so has each that gets other targets
@@ -450,6 +458,12 @@ impl Outboxes {
     #[cfg(any(test, feature = "testing"))]
     pub fn try_take(&self, name: &str, now_ns: u64, is_well: bool) -> Option<OutboxFile> {
         find(&mut self.all(), name).and_then(|outbox| outbox.take(now_ns, is_well))
+    }
+
+    /// To be held from before something is added to a cursor until [`Self::finish`] or [`Self::leave`] has said the same: if the store's
+    /// owner replaced the cursor in between, it would lack that line.
+    pub fn recording(&self) -> RwLockReadGuard<'_, ()> {
+        self.0.cursors.read().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Says what came of a file.

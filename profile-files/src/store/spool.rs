@@ -104,9 +104,8 @@ impl Spool {
     ///
     /// If there is no room for it, or the disk refuses.
     pub fn write(&self, window: TargetWindow, profile: &SymbolizedProfile) -> io::Result<String> {
-        let TargetWindow { target, labels, boot, from_ns, to_ns } = window;
-        let time_range = TimeRange { boot, from_ns, to_ns, begin_unix_ns: profile.run.start_unix_ns };
-        let stamp = Stamp::new(Level::Window, target, labels, TimeRanges::new(vec![time_range]));
+        let time_ranges = TimeRanges::new(vec![window.time_range()]);
+        let stamp = Stamp::new(Level::Window, window.target, window.labels, time_ranges);
         let sealed = seal::seal_for_now(&stamp, profile)?;
         let size = listing::room(sealed.bytes.len() as u64);
         if self.size().1.saturating_add(size) > self.0.most_bytes.load(Ordering::Relaxed) {
@@ -144,8 +143,9 @@ impl Spool {
         let (Some(time_range), None) = (time_ranges.next(), time_ranges.next()) else {
             return Err(Damage::Stamp.into());
         };
-        let TimeRange { boot, from_ns, to_ns, .. } = time_range.clone();
-        Ok((TargetWindow { target: stamp.target, labels: stamp.labels, boot, from_ns, to_ns }, profile))
+        let TimeRange { boot, from_ns, to_ns, begin_unix_ns } = time_range.clone();
+        let (target, labels) = (stamp.target, stamp.labels);
+        Ok((TargetWindow { target, labels, boot, from_ns, to_ns, begin_unix_ns }, profile))
     }
 
     /// An empty file under a hidden name: one that is left of an earlier window, or a new one.
@@ -205,9 +205,7 @@ fn open_again(path: &Path) -> io::Result<File> {
 impl<D: Disk> Store<D> {
     /// Whether some of this window's time is kept already.
     pub fn has_time_of(&self, window: &TargetWindow) -> bool {
-        let TargetWindow { boot, from_ns, to_ns, .. } = window.clone();
-        let time_ranges = TimeRanges::new(vec![TimeRange { boot, from_ns, to_ns, begin_unix_ns: 0 }]);
-        !self.is_free(&window.target, &time_ranges)
+        !self.is_free(&window.target, &TimeRanges::new(vec![window.time_range()]))
     }
 
     /// A window without names was named that an earlier process had left.

@@ -6,6 +6,8 @@ use std::path::PathBuf;
 
 use serde::Serialize;
 
+use super::time_range::TimeRange;
+
 /// How much is kept.
 #[derive(Clone, Copy, Debug)]
 pub struct StoreTerms {
@@ -19,7 +21,7 @@ pub struct StoreTerms {
     pub daily_after_ns: u64,
 }
 
-/// A window of a target. Its wall clock and length are those of the profile's run.
+/// A window of a target. It may begin before the profile's run: the target may have been idle until then.
 #[derive(Clone, Debug)]
 pub struct TargetWindow {
     /// The target.
@@ -32,6 +34,16 @@ pub struct TargetWindow {
     pub from_ns: u64,
     /// End by the same; later than the begin.
     pub to_ns: u64,
+    /// The wall clock at the begin (ns since the Unix epoch).
+    pub begin_unix_ns: u64,
+}
+
+impl TargetWindow {
+    /// The time that it counts.
+    pub(super) fn time_range(&self) -> TimeRange {
+        let Self { boot, from_ns, to_ns, begin_unix_ns, .. } = self.clone();
+        TimeRange { boot, from_ns, to_ns, begin_unix_ns }
+    }
 }
 
 /// Why a store cannot be used.

@@ -5,6 +5,7 @@ use std::time::Duration;
 use config::TargetSettings;
 use profile_files::store::UnmergedFiles;
 
+use super::journal::Dropped;
 use super::shared::SharedSampler;
 use super::watched::{LONG_ENOUGH_NS, Watched};
 use super::{Daemon, PUBLISH_EVERY_NS, exports};
@@ -174,6 +175,14 @@ impl Daemon {
         self.reporting.publisher.publish(StatusSnapshot { at_ns, status, targets });
     }
 
+    /// The status of the store. Dropped windows are those of all folders since the start.
+    fn store_status(&self) -> StoreStatus {
+        let mut status = self.profiles.writer.status();
+        let leaving = self.profiles.leaving.iter().map(|left| Dropped::of(&left.writer.status()));
+        leaving.fold(self.reporting.journal.dropped_elsewhere(), Dropped::plus).add_to(&mut status);
+        status
+    }
+
     fn host_status(&self) -> HostStatus {
         let busy_ns =
             procfs::machine_charged_ns().saturating_sub(clock::self_cpu_ns() + self.accounts.busy_before_ns);
@@ -187,7 +196,7 @@ impl Daemon {
 
     fn status(&self, now_ns: u64, states: impl Iterator<Item = TargetState>) -> Status {
         let window = Duration::from_nanos(self.window_ns());
-        let store = StoreStatus { window_s: window.as_secs_f64(), ..self.profiles.writer.status() };
+        let store = StoreStatus { window_s: window.as_secs_f64(), ..self.store_status() };
         let mut targets = TargetCounts { dropped: self.discovery.dropped(), ..TargetCounts::default() };
         for state in states {
             *match state {

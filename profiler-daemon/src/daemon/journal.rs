@@ -30,8 +30,7 @@ pub(super) struct Journal {
     known: BTreeMap<TargetId, KnownTarget>,
     lines: LineLimit,
     store: StoreLog,
-    /// Windows that were kept in folders of earlier settings.
-    windows_elsewhere: u64,
+    elsewhere: LeftFolders,
     overrun: Overrun,
 }
 
@@ -133,16 +132,41 @@ struct StoreLog {
     told: Dropped,
 }
 
+/// A window writer whose folder the settings no longer name: it stores what it has, and ends.
+pub(super) struct LeavingWriter {
+    pub(super) writer: WindowWriter,
+    /// What was logged of the windows that it dropped.
+    pub(super) told: Dropped,
+}
+
+/// Windows in folders of earlier settings, which are no longer used.
+#[derive(Debug, Default)]
+struct LeftFolders {
+    written: u64,
+    dropped: Dropped,
+}
+
+impl LeftFolders {
+    /// Adds a folder; what is to be logged if `told` was logged of the windows that were dropped there.
+    fn add(&mut self, status: &StoreStatus, told: Dropped) -> Option<StoreEvent> {
+        let dropped = Dropped::of(status);
+        self.written += status.counters.written;
+        self.dropped = self.dropped.plus(dropped);
+        let not_told = dropped.since(told);
+        (not_told.all() > 0).then_some(StoreEvent::Dropped(not_told))
+    }
+}
+
 /// Windows that were not kept, by cause.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Dropped {
+pub(super) struct Dropped {
     queue: u64,
     full: u64,
     refused: u64,
 }
 
 impl Dropped {
-    fn of(status: &StoreStatus) -> Self {
+    pub(super) fn of(status: &StoreStatus) -> Self {
         let counters = &status.counters;
         Self { queue: status.dropped_queue, full: counters.dropped_full, refused: counters.dropped_refused }
     }
@@ -151,15 +175,27 @@ impl Dropped {
         self.queue + self.full + self.refused
     }
 
-    /// Windows dropped since `before`; all of them if the store is another one.
-    fn since(self, before: Self) -> Self {
-        if self.queue < before.queue || self.full < before.full || self.refused < before.refused {
-            return self;
-        }
+    pub(super) fn plus(self, other: Self) -> Self {
         Self {
-            queue: self.queue - before.queue,
-            full: self.full - before.full,
-            refused: self.refused - before.refused,
+            queue: self.queue + other.queue,
+            full: self.full + other.full,
+            refused: self.refused + other.refused,
+        }
+    }
+
+    /// Adds them to the counters of a status.
+    pub(super) fn add_to(self, status: &mut StoreStatus) {
+        status.dropped_queue += self.queue;
+        status.counters.dropped_full += self.full;
+        status.counters.dropped_refused += self.refused;
+    }
+
+    /// Windows dropped since `before`.
+    fn since(self, before: Self) -> Self {
+        Self {
+            queue: self.queue.saturating_sub(before.queue),
+            full: self.full.saturating_sub(before.full),
+            refused: self.refused.saturating_sub(before.refused),
         }
     }
 
@@ -207,14 +243,25 @@ impl StoreLog {
 }
 
 impl Journal {
-    /// These folders are no longer used.
-    pub(super) fn left_stores(&mut self, writers: &[WindowWriter]) {
-        self.windows_elsewhere += writers.iter().map(|writer| writer.status().counters.written).sum::<u64>();
+    /// The settings name another folder than that of `writer`.
+    pub(super) fn leave_store(&mut self, writer: WindowWriter) -> LeavingWriter {
+        LeavingWriter { writer, told: std::mem::take(&mut self.store.told) }
+    }
+
+    /// The writer of a folder that is no longer used has ended, with this status.
+    pub(super) fn left_store(&mut self, status: &StoreStatus, told: Dropped) {
+        let event = self.elsewhere.add(status, told);
+        event.iter().for_each(|event| write_of_store(&visible(&status.folder), event));
     }
 
     /// Windows that were kept in folders no longer used.
     pub(super) fn windows_elsewhere(&self) -> u64 {
-        self.windows_elsewhere
+        self.elsewhere.written
+    }
+
+    /// Windows that were dropped in folders no longer used.
+    pub(super) fn dropped_elsewhere(&self) -> Dropped {
+        self.elsewhere.dropped
     }
 
     /// The changes of targets since the last call.
@@ -459,7 +506,27 @@ mod tests {
         let later = log.observe(61 * SECOND_NS, &status(Some("full again"), 6));
         assert_eq!(later, [StoreEvent::NotKept("full again".to_owned()), lost(5)]);
         // Another folder, whose counters begin anew.
+        log.told = Dropped::default();
         assert_eq!(log.observe(121 * SECOND_NS, &status(None, 2)), [StoreEvent::KeptAgain, lost(2)]);
+    }
+
+    #[test]
+    fn what_a_folder_dropped_that_is_no_longer_used_is_logged_and_counted() {
+        let status = |written, dropped_refused, dropped_queue| StoreStatus {
+            counters: Counters { written, dropped_refused, ..Counters::default() },
+            dropped_queue,
+            ..StoreStatus::default()
+        };
+        let (mut log, mut left) = (StoreLog::default(), LeftFolders::default());
+        let dropped = |refused, queue| Dropped { refused, queue, ..Dropped::default() };
+        assert_eq!(log.observe(0, &status(5, 1, 0)), [StoreEvent::Dropped(dropped(1, 0))]);
+        let told = std::mem::take(&mut log.told);
+        assert_eq!(left.add(&status(7, 3, 2), told), Some(StoreEvent::Dropped(dropped(2, 2))));
+        assert_eq!(left.add(&status(1, 0, 0), Dropped::default()), None);
+        assert_eq!((left.written, left.dropped), (8, dropped(3, 2)));
+        let mut shown = status(2, 1, 0);
+        left.dropped.add_to(&mut shown);
+        assert_eq!(Dropped::of(&shown), dropped(4, 2));
     }
 
     #[test]

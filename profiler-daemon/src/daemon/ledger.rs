@@ -39,14 +39,14 @@ impl TargetTotals {
         }
     }
 
-    /// Whether a counter is lower than before: then it belongs to another target.
+    /// Whether a counter of its sampler is lower than before: then it belongs to another target. `unnamed` is counted by the window
+    /// writer, which another folder of the store replaces.
     fn is_below(&self, before: &Self) -> bool {
         self.cpu_s < before.cpu_s
             || self.overhead_s < before.overhead_s
             || self.samples < before.samples
             || self.lost < before.lost
             || self.truncated < before.truncated
-            || self.unnamed < before.unnamed
             || self.windows < before.windows
     }
 }
@@ -58,7 +58,10 @@ impl Ledger {
         for target in targets {
             let (totals, account) = (target.totals, self.of.entry(target.name.clone()).or_default());
             if account.round + 1 != self.round || totals.is_below(&account.last) {
-                account.before = account.before.plus(&account.last);
+                account.before = account.before.plus(&TargetTotals { unnamed: 0, ..account.last });
+            }
+            if totals.unnamed < account.last.unnamed {
+                account.before.unnamed = account.before.unnamed.saturating_add(account.last.unnamed);
             }
             (account.last, account.round) = (totals, self.round);
             target.totals = account.before.plus(&totals);
@@ -100,6 +103,23 @@ mod tests {
         // Replaced between two looks, as by other settings.
         assert_eq!(settled(&mut ledger, target("web", 0, 0.0)), (17, 4.0));
         assert_eq!(settled(&mut ledger, target("db", 3, 1.0)), (3, 1.0));
+    }
+
+    #[test]
+    fn another_window_writer_begins_to_count_anew_and_its_targets_do_not() {
+        let mut ledger = Ledger::default();
+        let mut settled = |samples, unnamed| {
+            let mut target = target("web", samples, 1.0);
+            target.totals.unnamed = unnamed;
+            ledger.settle(std::iter::once(&mut target));
+            (target.totals.samples, target.totals.unnamed)
+        };
+        assert_eq!(settled(10, 4), (10, 4));
+        assert_eq!(settled(12, 0), (12, 4), "the store has moved");
+        assert_eq!(settled(20, 3), (20, 7));
+        // Another target of the name, whose writer forgot those of the one before.
+        assert_eq!(settled(1, 0), (21, 7));
+        assert_eq!(settled(2, 1), (22, 8));
     }
 
     #[test]

@@ -48,7 +48,7 @@ use self::dropped::DroppedTime;
 use self::exports::Exports;
 use self::flushing::FlushWaiter;
 use self::host::{HostAccount, Spent};
-use self::journal::Journal;
+use self::journal::{Journal, LeavingWriter};
 use self::ledger::Ledger;
 use self::members::{EndedTotals, MemoryPressure};
 use self::notify::Notifier;
@@ -105,6 +105,7 @@ pub(crate) fn run(job: DaemonJob) -> Result<ExitCode> {
     let fleet = fleets::PrometheusClient::new(&settings.fleet)?;
     let setup = Setup::begin(&settings.sampling_of(&config::TargetSettings::default()))?.for_many();
     let writer = start_writer(&settings, &setup.symbols)?;
+    writer.pace_reading(&setup.symbols);
     let (sender, commands, publisher) = command::channel();
     let server = api::start(&settings, sender)?;
     let (prepared, ready) = mpsc::channel(1);
@@ -143,8 +144,7 @@ struct Daemon {
 /// Where finished windows go.
 struct Profiles {
     writer: WindowWriter,
-    /// Writers of folders that the settings no longer name: they store what they have, and end.
-    leaving: Vec<WindowWriter>,
+    leaving: Vec<LeavingWriter>,
     exports: Exports,
     waiting: Vec<FlushWaiter>,
     window_length: WindowLength,
@@ -363,10 +363,9 @@ impl Daemon {
         let spent = self.spent(now_ns);
         self.accounts.host.observe(spent, limits::online_cpus().len());
         self.accounts.budget.set_cpus(host_cpus(&self.settings));
-        let (ended, leaving) =
-            std::mem::take(&mut self.profiles.leaving).into_iter().partition(WindowWriter::has_ended);
-        self.profiles.leaving = leaving;
-        self.reporting.journal.left_stores(&ended);
+        for left in self.profiles.leaving.extract_if(.., |left| left.writer.has_ended()) {
+            self.reporting.journal.left_store(&left.writer.status(), left.told);
+        }
         self.log_changes(now_ns);
         self.reporting.notifier.status(&self.in_words());
         if now_ns >= self.due.next_publishing_ns {
@@ -488,7 +487,9 @@ impl Daemon {
         self.profiles.exports.end();
         self.runtimes.end();
         self.fleet.end();
+        // What was lost by now was reported, and is no fault of this end.
         let before = self.profiles.writer.lost();
+        let leaving_before: Vec<u64> = self.profiles.leaving.iter().map(|left| left.writer.lost()).collect();
         let mut lost = 0;
         match Instant::now() < until {
             true => self.end_shared(),
@@ -502,12 +503,13 @@ impl Daemon {
             }
         }
         self.profiles.writer.end();
-        let (mut windows, mut unnamed) = (self.reporting.journal.windows_elsewhere(), 0);
-        for writer in self.profiles.leaving {
-            let finished = writer.finish(cancel_at, until);
-            (lost, windows) = (lost + finished.lost, windows + finished.store.counters.written);
-            unnamed += finished.unnamed;
+        let mut unnamed = 0;
+        for (left, before) in self.profiles.leaving.into_iter().zip(leaving_before) {
+            let finished = left.writer.finish(cancel_at, until);
+            self.reporting.journal.left_store(&finished.store, left.told);
+            (lost, unnamed) = (lost + finished.lost.saturating_sub(before), unnamed + finished.unnamed);
         }
+        let windows = self.reporting.journal.windows_elsewhere();
         let finished = self.profiles.writer.finish(cancel_at, until);
         lost += finished.lost.saturating_sub(before);
         unnamed += finished.unnamed;

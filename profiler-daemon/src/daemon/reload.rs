@@ -165,6 +165,9 @@ impl Daemon {
 
     fn adopt(&mut self, prepared: PreparedSettings) -> Result<()> {
         let PreparedSettings { settings, interface, exports, fleet, writer } = prepared;
+        if let Some(conflict) = self.discovery.name_conflict(&settings.targets) {
+            return Err(usage(conflict));
+        }
         let setup = self.setup.under(&settings.sampling_of(&config::TargetSettings::default()))?;
         self.reporting.server.adopt(interface)?; // the last that can fail
         self.publish(); // the last that was counted of targets that go
@@ -203,9 +206,10 @@ impl Daemon {
     fn move_store(&mut self, writer: Option<WindowWriter>) {
         match writer {
             Some(writer) => {
+                writer.pace_reading(&self.setup.symbols);
                 let mut old = std::mem::replace(&mut self.profiles.writer, writer);
                 old.end();
-                self.profiles.leaving.push(old);
+                self.profiles.leaving.push(self.reporting.journal.leave_store(old));
             }
             None => {
                 let (bounds, queue) = store_settings(&self.settings);

@@ -263,7 +263,8 @@ impl WriterState {
 }
 
 impl WindowWriter {
-    /// Opens the store and begins. At most `most_bytes` of windows wait, in memory and on the disk.
+    /// Opens the store and begins. At most `most_bytes` of windows wait, in memory and on the disk. Reading symbols is not paced by
+    /// its budget until [`Self::pace_reading`]: a writer may be prepared and never put in force.
     ///
     /// # Errors
     ///
@@ -289,8 +290,6 @@ impl WindowWriter {
         let (jobs, to_spool) = mpsc::sync_channel(MOST_WAITING);
         let (to_name, queue) = mpsc::sync_channel(MOST_WAITING);
         let (shared, budget) = (WriterShared::default(), NameBudget::default());
-        let reading = budget.clone();
-        symbols.pace_reading(Arc::new(move |spent_ns| reading.may_read_on(spent_ns)));
         let boot = boot_id();
         let mut spooler = spooling::Spooler {
             spool: spool.clone(),
@@ -322,6 +321,12 @@ impl WindowWriter {
         named("spooler").spawn(move || spooler.run(&to_spool, &to_name)).map_err(unwritable)?;
         let thread = Some(named("keeper").spawn(move || work.run(&queue)).map_err(unwritable)?);
         Ok(Self { jobs: Some(jobs), spool, outboxes, shared, most_bytes, budget, thread })
+    }
+
+    /// Has its budget pace the process that reads symbols, from now on.
+    pub(crate) fn pace_reading(&self, symbols: &Symbols) {
+        let budget = self.budget.clone();
+        symbols.pace_reading(Arc::new(move |spent_ns| budget.may_read_on(spent_ns)));
     }
 
     /// Hands over a window; it is dropped and counted if there is no room.

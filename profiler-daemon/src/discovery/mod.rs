@@ -96,7 +96,7 @@ impl Discovery {
     }
 
     /// Replaces the targets from the settings; requested targets stay. A target with the same name and the
-    /// same selection is kept, with new budget and labels. The next scan reports the changes.
+    /// same selection is kept, with new budget, labels and replicas. The next scan reports the changes.
     pub(crate) fn replace(&mut self, targets: &[TargetSettings]) {
         let old = std::mem::take(&mut self.sections);
         let (asked, mut old): (Vec<TargetSection>, Vec<TargetSection>) =
@@ -116,6 +116,17 @@ impl Discovery {
         let kept: BTreeSet<TargetId> = self.sections.iter().map(|section| section.own).collect();
         self.table.retain_sections(|own| kept.contains(&own));
         self.sections_changed();
+    }
+
+    /// Why these targets cannot replace those from the settings: a requested target has the name of one of them.
+    pub(crate) fn name_conflict(&self, targets: &[TargetSettings]) -> Option<String> {
+        let (taken, requested) = targets.iter().find_map(|target| {
+            let own = self.table.requested_by_name(&target.name)?;
+            Some((&target.name, &self.table.get(own)?.found.name))
+        })?;
+        Some(format!(
+            "target {taken}: a target of `sweetspot ctl attach` has this name; run `sweetspot ctl detach {requested}`, then reload"
+        ))
     }
 
     /// Adds a requested target. It comes before those of the settings; the next scan reports its processes.

@@ -47,12 +47,11 @@ impl TargetSection {
         Self { id, settings, own, is_asked, start: None, executables, user, container, cgroup }
     }
 
-    /// Whether it has this name and selects these processes; budgets and labels may differ.
+    /// Whether it has this name and selects these processes; budgets, labels and replicas may differ.
     pub(super) fn asks_for_the_same(&self, other: &TargetSettings) -> bool {
         let asked = |settings: &TargetSettings| {
-            let defaults = TargetSettings::default();
-            let (budget, horizon, labels) = (defaults.budget, defaults.horizon, defaults.labels);
-            TargetSettings { budget, horizon, labels, ..settings.clone() }
+            let TargetSettings { budget, horizon, labels, replicas, .. } = TargetSettings::default();
+            TargetSettings { budget, horizon, labels, replicas, ..settings.clone() }
         };
         asked(&self.settings) == asked(other)
     }

@@ -116,6 +116,12 @@ impl TargetTable {
         self.entries.contains_key(&id)
     }
 
+    /// The own target of the requested section that has a target of this name.
+    pub(super) fn requested_by_name(&self, name: &str) -> Option<TargetId> {
+        let requested = self.entries.values().filter(|entry| entry.is_asked);
+        requested.map(|entry| &entry.found).find(|found| found.name == name).map(|found| found.own)
+    }
+
     /// All that rules for labels do not drop.
     #[cfg(test)]
     pub(super) fn iter(&self) -> impl Iterator<Item = (TargetId, &FoundTarget)> {
@@ -191,7 +197,7 @@ impl TargetTable {
         }
     }
 
-    /// Replaces the settings of a section: budget, horizon or labels.
+    /// Replaces the settings of a section: budget, horizon, labels or replicas.
     pub(super) fn renew(&mut self, section: SectionId, settings: &Arc<TargetSettings>) {
         for (id, entry) in self.entries.iter_mut().filter(|(_, entry)| entry.section == section) {
             entry.found.settings = Arc::clone(settings);

@@ -54,6 +54,12 @@ impl Symbols {
         self.process.pace(allowance);
     }
 
+    /// Whether that process could go on reading now.
+    #[cfg(test)]
+    pub(crate) fn may_read_on(&self) -> bool {
+        self.process.may_go_on()
+    }
+
     /// Ends the process that reads symbols, if nobody has asked it for long.
     pub(crate) fn end_idle_process(&self, now_ns: u64) {
         if self.process.is_idle(now_ns) {

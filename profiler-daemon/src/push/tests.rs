@@ -247,6 +247,7 @@ fn a_file_of_the_store_is_called_as_its_target_with_its_labels() {
         boot: "boot".to_owned(),
         from_ns: 0,
         to_ns: minute_ns,
+        begin_unix_ns: profile.run.start_unix_ns,
     };
     let mut store = store::Store::open(folder.path(), settings, store::RealDisk).unwrap();
     store.write(&now, window, &profile).unwrap();

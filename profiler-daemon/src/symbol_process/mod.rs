@@ -337,6 +337,12 @@ impl SymbolProcess {
         *lock(&self.0.allowance) = Some(allowance);
     }
 
+    /// Whether there is CPU time for it at present.
+    #[cfg(test)]
+    pub(crate) fn may_go_on(&self) -> bool {
+        lock(&self.0.allowance).as_ref().is_none_or(|allowance| allowance(0))
+    }
+
     /// One that cannot be started.
     #[cfg(test)]
     pub(crate) fn impossible() -> Self {

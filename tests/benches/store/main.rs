@@ -82,9 +82,14 @@ fn write(folder: &Path, end: u64) -> Result<()> {
         for program in &programs {
             let profile = program.profile(at, length, RATE_HZ);
             let target = program.name();
-            let (from_ns, to_ns) = (at - BOOTED, now.monotonic_ns);
-            let window =
-                TargetWindow { target, labels: BTreeMap::new(), boot: now.boot.clone(), from_ns, to_ns };
+            let window = TargetWindow {
+                target,
+                labels: BTreeMap::new(),
+                boot: now.boot.clone(),
+                from_ns: at - BOOTED,
+                to_ns: now.monotonic_ns,
+                begin_unix_ns: at,
+            };
             let spent = if at < BEGIN + MEASURED { &mut writing } else { &mut Spent::default() };
             spent.on(|| store.write(&now, window, &profile)).context("a window")?;
         }

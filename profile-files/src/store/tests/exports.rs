@@ -271,3 +271,37 @@ fn a_cursor_that_is_cut_short_says_what_is_left_of_it() {
     std::os::unix::fs::symlink("/etc/passwd", &path).unwrap();
     Cursor::of(folder.path(), "a").read().unwrap_err();
 }
+
+/// Other settings come in the moment between the line of a window that was acknowledged and the position that has it.
+#[test]
+fn no_acknowledged_window_is_lost_when_its_cursor_is_replaced() {
+    let folder = TempDir::new().unwrap();
+    let mut store = exporting(folder.path(), 2);
+    let outboxes = store.outboxes();
+    let file_to_send = outboxes.try_take("a", 0, true).unwrap();
+    let recording = outboxes.recording();
+    Cursor::of(folder.path(), "a").add(&file_to_send).unwrap();
+    let unfinished = folder.path().join("exports/.sweetspot-1-a.tmp");
+    std::fs::write(&unfinished, "as a sender begins it").unwrap();
+    let other = [Export { name: "a".to_owned(), targets: vec!["web".parse().unwrap()] }];
+    std::thread::scope(|scope| {
+        let owner = scope.spawn(|| store.export(&now(MIDNIGHT + HOUR), &other));
+        // Time enough to replace it at the wrong moment.
+        for _ in 0..20 {
+            std::thread::sleep(std::time::Duration::from_millis(10));
+            if owner.is_finished() {
+                break;
+            }
+        }
+        assert!(unfinished.exists(), "nothing is removed that a sender writes");
+        outboxes.finish("a", 0, &file_to_send, SendOutcome::Sent(1));
+        drop(recording);
+        owner.join().unwrap();
+    });
+    assert_eq!(Cursor::of(folder.path(), "a").read().unwrap(), outboxes.position("a"));
+    drop(store);
+    let mut next = super::store(folder.path());
+    next.export(&now(MIDNIGHT + HOUR), &other);
+    assert_eq!(send(&next, "a", SendOutcome::Sent(1)).unwrap().1, 1);
+    assert_eq!(send(&next, "a", SendOutcome::Sent(1)), None);
+}

@@ -18,6 +18,7 @@ use profiler_core::merge::Range;
 use profiler_core::profile::{Outcome, SymbolizedProfile};
 use tempfile::TempDir;
 
+use super::time_range::TimeRange;
 use super::*;
 use crate::testing;
 
@@ -74,6 +75,7 @@ fn window(target: &str, unix_ns: u64) -> TargetWindow {
         boot: BOOT.to_owned(),
         from_ns,
         to_ns: from_ns + MINUTE,
+        begin_unix_ns: unix_ns,
     }
 }
 
@@ -282,4 +284,28 @@ fn what_is_not_ours_is_left_alone() {
     assert_eq!(store.size(), (0, 0));
     assert!(read(folder.path(), &ever()).unwrap().profile.stacks.is_empty());
     assert!(matches!(read(&folder.path().join("none"), &ever()), Err(StoreError::Unreadable { .. })));
+}
+
+/// Its target was idle for the first hour.
+#[test]
+fn a_window_that_begins_before_its_run_ends_when_the_run_does() {
+    let folder = TempDir::new().unwrap();
+    let mut store = store(folder.path());
+    let run = MIDNIGHT + HOUR;
+    let end = run + MINUTE;
+    let idle = || TargetWindow { to_ns: end - BOOTED, ..window("web", MIDNIGHT) };
+    let spool = Spool::open(folder.path(), 1 << 20);
+    let (unnamed, _) = spool.read(&spool.write(idle(), &profile(run, 1)).unwrap()).unwrap();
+    assert_eq!((unnamed.begin_unix_ns, unnamed.to_ns), (MIDNIGHT, end - BOOTED));
+    store.write(&now(end), idle(), &profile(run, 1)).unwrap();
+    let spans: Vec<Range> = store
+        .index
+        .values()
+        .flat_map(|entry| entry.stamp.time_ranges.iter().map(|time_range| time_range.span()))
+        .collect();
+    assert_eq!(spans, [Range { from_unix_ns: MIDNIGHT, to_unix_ns: end }]);
+    // The next one goes on where it ends.
+    keep(&mut store, "web", end, 1).unwrap();
+    let stamps: Vec<_> = store.index.values().map(|entry| &entry.stamp.time_ranges).collect();
+    assert_eq!(TimeRanges::union(stamps.into_iter()).iter().count(), 1);
 }

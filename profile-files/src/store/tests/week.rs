@@ -79,7 +79,7 @@ impl World {
         self.pass(MINUTE);
         let cpu_ns = 1 + self.kept.len() as u64;
         let (boot, to_ns) = (self.now.boot.clone(), self.now.monotonic_ns);
-        let window = TargetWindow { boot, from_ns, to_ns, ..window("web", MIDNIGHT) };
+        let window = TargetWindow { boot, from_ns, to_ns, begin_unix_ns: begin, ..window("web", MIDNIGHT) };
         self.store.as_mut().unwrap().write(&self.now, window, &profile(begin, cpu_ns)).unwrap();
         self.kept.push((begin, cpu_ns));
     }

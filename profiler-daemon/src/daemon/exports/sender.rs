@@ -170,10 +170,13 @@ impl Sender {
             Ok(bytes) => self.took(bytes),
             Err(unsent) => self.took_not(file_to_send, &unsent),
         };
+        let outboxes = self.orders.outboxes.clone();
+        let recording = outboxes.recording();
         if fate.settles() {
             self.record(file_to_send);
         }
-        self.orders.outboxes.finish(&self.name, clock::monotonic_ns(), file_to_send, fate);
+        outboxes.finish(&self.name, clock::monotonic_ns(), file_to_send, fate);
+        drop(recording);
         let spent_ns = clock::thread_cpu_ns().saturating_sub(before_ns);
         let cpus = f64::from_bits(self.control.cpus.load(Ordering::Relaxed));
         self.schedule.charge(clock::monotonic_ns(), spent_ns, cpus);
@@ -207,7 +210,9 @@ impl Sender {
 
     /// Has the disk know which parts of a window were acknowledged, before the next one is sent.
     fn keep_parts(&mut self, path: &Path, left: &PartsLeft) {
-        self.orders.outboxes.leave(&self.name, path, left.clone());
+        let outboxes = self.orders.outboxes.clone();
+        let _recording = outboxes.recording();
+        outboxes.leave(&self.name, path, left.clone());
         if let Err(cause) = self.cursor.leave(path, left) {
             self.tell_unrecorded(&cause);
         }

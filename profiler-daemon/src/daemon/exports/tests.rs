@@ -51,12 +51,12 @@ impl Simulated {
     fn write(&mut self, target: &str, second: u64) {
         let (from_ns, to_ns) = ((second - 60) * SECOND, second * SECOND);
         let mut profile = testing::profile();
-        (profile.run.start_unix_ns, profile.run.duration_s) = (BOOTED + from_ns, 60.0);
+        let begin_unix_ns = BOOTED + from_ns;
+        (profile.run.start_unix_ns, profile.run.duration_s) = (begin_unix_ns, 60.0);
         let (target, boot) = (target.to_owned(), "boot".to_owned());
         let labels = BTreeMap::from([("k8s.namespace.name".to_owned(), "shop".to_owned())]);
-        self.store
-            .write(&now(second), TargetWindow { target, labels, boot, from_ns, to_ns }, &profile)
-            .unwrap();
+        let window = TargetWindow { target, labels, boot, from_ns, to_ns, begin_unix_ns };
+        self.store.write(&now(second), window, &profile).unwrap();
     }
 
     /// So many minutes, with a window of each target at the end of each; what came of them.

@@ -87,8 +87,26 @@ impl Watched {
             boot: String::new(), // the window writer knows it
             from_ns,
             to_ns: span.end,
+            begin_unix_ns: unix_ns_at(from_ns, span.start, run.0.start_unix_ns),
         };
         let bytes = collected.counted.memory_bytes();
         PendingWindow { window, collected, scale: run.1, run: run.0, bytes }
+    }
+}
+
+/// The wall clock at `at_ns`, as long as it has not jumped since or before: it was `start_unix_ns` at `start_ns`.
+fn unix_ns_at(at_ns: u64, start_ns: u64, start_unix_ns: u64) -> u64 {
+    start_unix_ns.saturating_add(at_ns).saturating_sub(start_ns)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_window_that_begins_with_idle_time_begins_before_its_run() {
+        let (start_ns, start_unix_ns) = (50, 1_000);
+        let all = [20, 50, 60].map(|at_ns| unix_ns_at(at_ns, start_ns, start_unix_ns));
+        assert_eq!(all, [970, 1_000, 1_010]);
     }
 }

@@ -45,8 +45,9 @@ fn pending(target: &str, from_ns: u64, has_process: bool) -> PendingWindow {
         boot: String::new(),
         from_ns,
         to_ns: from_ns + SECOND,
+        begin_unix_ns: 1_794_787_200 * SECOND + from_ns,
     };
-    let run = Run { start_unix_ns: 1_794_787_200 * SECOND + from_ns, duration_s: 1.0, ..Run::default() };
+    let run = Run { start_unix_ns: window.begin_unix_ns, duration_s: 1.0, ..Run::default() };
     PendingWindow { window, collected, scale: 1.0, run, bytes: 40 }
 }
 
@@ -361,4 +362,22 @@ fn nothing_that_stands_still_looks_well() {
     let problem = waiting(300, Some(true)).problem(false, now_ns).unwrap();
     assert!(problem.contains("700 s for its names"), "{problem}");
     assert!(waiting(950, None).problem(true, now_ns).is_some());
+}
+
+#[test]
+fn a_writer_that_is_not_put_in_force_does_not_pace_reading() {
+    let (folder, other) = (TempDir::new().unwrap(), TempDir::new().unwrap());
+    let symbols = Symbols::new(1 << 20);
+    let start =
+        |folder: &TempDir| WindowWriter::start(folder.path(), bounds(), 1 << 20, None, &symbols).unwrap();
+    let writer = start(&folder);
+    writer.pace_reading(&symbols);
+    starve(&writer);
+    assert!(!symbols.may_read_on());
+    let prepared = start(&other);
+    assert!(!symbols.may_read_on(), "nobody bounds the budget of a prepared writer");
+    drop(prepared);
+    assert!(!symbols.may_read_on());
+    writer.allow(0.0, 0.0);
+    assert!(symbols.may_read_on());
 }

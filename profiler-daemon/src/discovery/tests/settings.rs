@@ -19,7 +19,7 @@ fn what_asks_for_the_same_stays_what_it_was() {
     let all = target("all", "everything = true\neach = \"process\"");
     watched.discovery.replace(&[
         target("db", "process = \"d\""),
-        web("labels = { a = \"b\" }\nbudget = \"0.5%\""),
+        web("labels = { a = \"b\" }\nbudget = \"0.5%\"\nreplicas = 12"),
         all.clone(),
     ]);
     let changes = watched.look();
@@ -31,6 +31,7 @@ fn what_asks_for_the_same_stays_what_it_was() {
         (found.settings.budget.is_some(), found.labels["a"].as_str(), found.pids.len()),
         (true, "b", 2)
     );
+    assert_eq!(found.settings.replicas, Some(12));
     assert_eq!([1, 30].map(|pid| watched.target_of(pid)), [Some("all:init"), Some("db")]);
     assert_ne!(watched.id("db"), db_id, "it asks for others");
     watched.discovery.replace(&[]);
@@ -89,6 +90,29 @@ fn asked_for_with_each_it_is_removed_with_all_it_made() {
     assert_eq!(watched.discovery.asked_by(watched.id("mine:web")), Some(asked));
     watched.discovery.remove(asked);
     assert_eq!(watched.look().gone.len(), 4 + 1, "init, web, sh, db, and their section's own");
+}
+
+#[test]
+fn settings_cannot_name_a_target_as_one_that_was_requested() {
+    let host = host();
+    let mut watched = watch(&host, &[target("web", "unit = \"web.service\"")]);
+    let mine = watched.discovery.add(target("mine", "command = \"serve\"\neach = \"process\""));
+    watched.look();
+    let conflict = |watched: &Watched, names: &[&str]| {
+        let targets: Vec<TargetSettings> = names.iter().map(|name| target(name, "pid = 20")).collect();
+        watched.discovery.name_conflict(&targets)
+    };
+    assert_eq!(conflict(&watched, &["web", "other"]), None);
+    for name in ["mine", "mine:db"] {
+        assert_eq!(
+            conflict(&watched, &["web", name]).unwrap(),
+            format!(
+                "target {name}: a target of `sweetspot ctl attach` has this name; run `sweetspot ctl detach mine`, then reload"
+            )
+        );
+    }
+    watched.discovery.remove(mine);
+    assert_eq!(conflict(&watched, &["web", "mine", "mine:db"]), None);
 }
 
 #[test]
