@@ -87,7 +87,7 @@ impl Daemon {
                 ));
             }
         }
-        let own = self.discovery.add(wanted.target);
+        let own = self.discovery.add(wanted.target, wanted.looked_up);
         self.look_for_targets(now_ns);
         let Some(name) = self.targets.get(&own).map(|watched| watched.identity.name.clone()) else {
             return Err(CommandRefused::Invalid(

@@ -1,7 +1,7 @@
 //! The settings file: read at start, and again on request. An invalid file leaves the settings in force
 //! unchanged.
 //!
-//! New settings are prepared on a thread of their own: the file may be on a disk that hangs, group names may be
+//! New settings are prepared on a thread of their own: the file may be on a disk that hangs, users and groups may be
 //! looked up over a network, and a new store is scanned as it is opened. Sampling does not wait for any of it.
 //! Everything that can fail comes first and listeners come last; a listener of ours that occupies the new
 //! address is closed before it, and reopened if that fails.
@@ -16,6 +16,7 @@ use tokio::sync::mpsc;
 use super::window_writer::WindowWriter;
 use super::{Daemon, debuginfod_settings, exports, start_writer, store_settings};
 use crate::api;
+use crate::discovery::LookedUp;
 use crate::failure::{Failure, lines, usage};
 use crate::fleet;
 use crate::objects::Symbols;
@@ -26,6 +27,8 @@ use crate::sys::clock;
 /// Settings, with everything prepared that can fail.
 pub(super) struct PreparedSettings {
     settings: DaemonSettings,
+    /// What its targets refer to.
+    looked_up: Vec<LookedUp>,
     interface: api::PreparedInterface,
     exports: exports::PreparedExports,
     fleet: Option<fleet::PrometheusClient>,
@@ -92,7 +95,8 @@ fn prepare(file: Option<&Path>, folder: &Path, symbols: &Symbols) -> Result<Prep
     let fleet = fleet::PrometheusClient::new(&settings.fleet)?;
     let writer =
         if settings.store.folder == *folder { None } else { Some(start_writer(&settings, symbols)?) };
-    Ok(PreparedSettings { settings, interface, exports, fleet, writer })
+    let looked_up = LookedUp::of_all(&settings.targets);
+    Ok(PreparedSettings { settings, looked_up, interface, exports, fleet, writer })
 }
 
 /// Reads the settings, all problems in one error.
@@ -164,7 +168,7 @@ impl Daemon {
     }
 
     fn adopt(&mut self, prepared: PreparedSettings) -> Result<()> {
-        let PreparedSettings { settings, interface, exports, fleet, writer } = prepared;
+        let PreparedSettings { settings, looked_up, interface, exports, fleet, writer } = prepared;
         if let Some(conflict) = self.discovery.name_conflict(&settings.targets) {
             return Err(usage(conflict));
         }
@@ -178,7 +182,7 @@ impl Daemon {
         self.setup = setup;
         self.reloads.read_unix_s = unix_s();
         self.setup.symbols.set_cap(self.settings.symbols.memory.get());
-        self.discovery.replace(&self.settings.targets);
+        self.discovery.replace(&self.settings.targets, looked_up);
         self.discovery.relabel(&self.settings.relabel);
         self.ask_runtimes();
         let now_ns = clock::monotonic_ns();

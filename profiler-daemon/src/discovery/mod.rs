@@ -38,6 +38,7 @@ use rustc_hash::FxHashMap;
 
 use self::dropped::DroppedTargets;
 use self::look::Processes;
+pub(crate) use self::sections::LookedUp;
 use self::sections::{Finder, TargetSection};
 pub(crate) use self::table::{FoundTarget, TargetId};
 use self::table::{SectionId, TargetTable};
@@ -91,25 +92,25 @@ impl Discovery {
         let (sections, finder) = (Vec::new(), Finder::new(&[]));
         let (table, dropped) = (TargetTable::default(), DroppedTargets::default());
         let mut discovery = Self { sections, finder, table, dropped, processes, next_section: 0 };
-        discovery.replace(targets);
+        discovery.replace(targets, LookedUp::of_all(targets));
         discovery
     }
 
     /// Replaces the targets from the settings; requested targets stay. A target with the same name and the
     /// same selection is kept, with new budget, labels and replicas. The next scan reports the changes.
-    pub(crate) fn replace(&mut self, targets: &[TargetSettings]) {
+    pub(crate) fn replace(&mut self, targets: &[TargetSettings], looked_up: Vec<LookedUp>) {
         let old = std::mem::take(&mut self.sections);
         let (asked, mut old): (Vec<TargetSection>, Vec<TargetSection>) =
             old.into_iter().partition(|old| old.is_asked);
         let mut by_name: FxHashMap<String, TargetSection> =
             old.drain(..).map(|section| (section.settings.name.clone(), section)).collect();
         self.sections = asked;
-        for settings in targets {
+        for (settings, looked_up) in targets.iter().zip(looked_up) {
             let settings = Arc::new(settings.clone());
             let same = by_name.remove(&settings.name).filter(|old| old.asks_for_the_same(&settings));
             let section = match same {
-                Some(old) => self.renewed(old, settings),
-                None => self.section(settings, false),
+                Some(old) => self.renewed(old, settings, looked_up),
+                None => self.section(settings, looked_up, false),
             };
             self.sections.push(section);
         }
@@ -130,8 +131,8 @@ impl Discovery {
     }
 
     /// Adds a requested target. It comes before those of the settings; the next scan reports its processes.
-    pub(crate) fn add(&mut self, target: TargetSettings) -> TargetId {
-        let section = self.section(Arc::new(target), true);
+    pub(crate) fn add(&mut self, target: TargetSettings, looked_up: LookedUp) -> TargetId {
+        let section = self.section(Arc::new(target), looked_up, true);
         let id = section.own;
         let at = self.sections.iter().take_while(|section| section.is_asked).count();
         self.sections.insert(at, section);
@@ -271,17 +272,27 @@ impl Discovery {
         self.processes.reads()
     }
 
-    fn section(&mut self, settings: Arc<TargetSettings>, is_asked: bool) -> TargetSection {
+    fn section(
+        &mut self,
+        settings: Arc<TargetSettings>,
+        looked_up: LookedUp,
+        is_asked: bool,
+    ) -> TargetSection {
         let id = SectionId(self.next_section);
         self.next_section += 1;
         let own = self.table.add(id, &settings, is_asked, None);
-        TargetSection::new(id, settings, own, is_asked)
+        TargetSection::new(id, (settings, looked_up), own, is_asked)
     }
 
     /// A section that stays, with its files and users looked up again.
-    fn renewed(&mut self, old: TargetSection, settings: Arc<TargetSettings>) -> TargetSection {
+    fn renewed(
+        &mut self,
+        old: TargetSection,
+        settings: Arc<TargetSettings>,
+        looked_up: LookedUp,
+    ) -> TargetSection {
         self.table.renew(old.id, &settings);
-        let mut section = TargetSection::new(old.id, settings, old.own, false);
+        let mut section = TargetSection::new(old.id, (settings, looked_up), old.own, false);
         section.start = old.start;
         section
     }

@@ -16,6 +16,31 @@ use crate::cgroup::Cgroup;
 /// Digits of a container's id by which sections are found.
 const INDEXED_DIGITS: usize = 12;
 
+/// What the settings of a target refer to, looked up: that may take long where users or files are on other hosts, so no loop waits for it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct LookedUp {
+    /// The files that processes may run: as written, and where links lead.
+    executables: Vec<Box<[u8]>>,
+    user: Option<u32>,
+}
+
+impl LookedUp {
+    /// Looks up what this target refers to.
+    pub(crate) fn of(settings: &TargetSettings) -> Self {
+        let executables =
+            settings.executable.iter().flat_map(|path| [Some(path.clone()), path.canonicalize().ok()]);
+        let mut executables: Vec<Box<[u8]>> =
+            executables.flatten().map(|path| path.as_os_str().as_encoded_bytes().into()).collect();
+        executables.dedup();
+        Self { executables, user: settings.user.as_deref().and_then(Users::number) }
+    }
+
+    /// The same for several targets.
+    pub(crate) fn of_all(targets: &[TargetSettings]) -> Vec<Self> {
+        targets.iter().map(Self::of).collect()
+    }
+}
+
 /// A section that is in force.
 #[derive(Debug)]
 pub(super) struct TargetSection {
@@ -27,24 +52,21 @@ pub(super) struct TargetSection {
     pub(super) is_asked: bool,
     /// Start time of the process with the selected id: a later process with the same id does not match.
     pub(super) start: Option<u64>,
-    /// The files that processes may run: as written, and where links lead.
-    executables: Vec<Box<[u8]>>,
-    user: Option<u32>,
+    looked_up: LookedUp,
     container: Option<String>,
     cgroup: Option<String>,
 }
 
 impl TargetSection {
-    pub(super) fn new(id: SectionId, settings: Arc<TargetSettings>, own: TargetId, is_asked: bool) -> Self {
-        let executables =
-            settings.executable.iter().flat_map(|path| [Some(path.clone()), path.canonicalize().ok()]);
-        let mut executables: Vec<Box<[u8]>> =
-            executables.flatten().map(|path| path.as_os_str().as_encoded_bytes().into()).collect();
-        executables.dedup();
-        let user = settings.user.as_deref().and_then(Users::number);
+    pub(super) fn new(
+        id: SectionId,
+        (settings, looked_up): (Arc<TargetSettings>, LookedUp),
+        own: TargetId,
+        is_asked: bool,
+    ) -> Self {
         let container = settings.container.as_ref().map(|id| id.to_ascii_lowercase());
         let cgroup = settings.cgroup.as_deref().map(group_path);
-        Self { id, settings, own, is_asked, start: None, executables, user, container, cgroup }
+        Self { id, settings, own, is_asked, start: None, looked_up, container, cgroup }
     }
 
     /// Whether it has this name and selects these processes; budgets, labels and replicas may differ.
@@ -69,7 +91,7 @@ impl TargetSection {
 
     /// Why no process matches it, if known.
     pub(super) fn problem(&self) -> Option<String> {
-        let user = self.settings.user.as_ref().filter(|_| self.user.is_none())?;
+        let user = self.settings.user.as_ref().filter(|_| self.looked_up.user.is_none())?;
         Some(format!(
             "target {}: there is no user {user} here, so that no process fits; make one, then reload",
             self.settings.name
@@ -108,14 +130,14 @@ impl TargetSection {
             && self.cgroup.as_ref().is_none_or(|path| in_group(subject, path))
             && (!asked.needs_runtimes() || is_named(subject, asked))
             && (asked.executable.is_none() || self.runs(subject))
-            && (asked.user.is_none() || self.user.is_some_and(|user| subject.user() == Some(user)))
+            && (asked.user.is_none() || self.looked_up.user.is_some_and(|user| subject.user() == Some(user)))
             && asked.process.as_ref().is_none_or(|pattern| is_called(subject, pattern))
             && asked.command.as_ref().is_none_or(|pattern| pattern.matches(subject.command()))
     }
 
     fn runs(&self, subject: &mut Subject<'_>) -> bool {
         let file = subject.executable();
-        file.is_some_and(|file| self.executables.iter().any(|asked| **asked == *file))
+        file.is_some_and(|file| self.looked_up.executables.iter().any(|asked| **asked == *file))
     }
 }
 
@@ -250,9 +272,9 @@ impl Finder {
             } else if let Some(pattern) = &asked.namespace {
                 namespace.push((pattern.clone(), at));
             } else if asked.executable.is_some() {
-                section.executables.iter().for_each(|file| executable.insert(file.clone(), at));
+                section.looked_up.executables.iter().for_each(|file| executable.insert(file.clone(), at));
             } else if asked.user.is_some() {
-                section.user.into_iter().for_each(|number| user.insert(number, at));
+                section.looked_up.user.into_iter().for_each(|number| user.insert(number, at));
             } else if let Some(pattern) = &asked.process {
                 process.push((pattern.clone(), at));
             } else if let Some(pattern) = &asked.command {

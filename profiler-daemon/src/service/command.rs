@@ -15,6 +15,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::timeout;
 
 use super::status_snapshot::{Latest, StatusSnapshot};
+use crate::discovery::LookedUp;
 
 /// A published status up to this age counts as current (ns).
 const FRESH_NS: u64 = 1_000_000_000;
@@ -71,6 +72,8 @@ impl Flush {
 pub(crate) struct AttachRequest {
     /// The target. If its name is empty, one is made from its selection.
     pub(crate) target: TargetSettings,
+    /// What it refers to.
+    pub(crate) looked_up: LookedUp,
     /// For how long it is watched.
     pub(crate) time: Duration,
 }

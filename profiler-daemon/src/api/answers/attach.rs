@@ -8,9 +8,11 @@ use axum::http::header::LOCATION;
 use axum::http::{HeaderValue, StatusCode};
 use config::{Pattern, Ratio, Span, TargetSettings};
 use serde::{Deserialize, Serialize};
+use tokio::time::timeout;
 
 use super::{Answer, Call, json};
 use crate::api::problem::Problem;
+use crate::discovery::LookedUp;
 use crate::service::command::{AttachRequest, DaemonCommand};
 
 /// What is sent: the keys of a `[[target]]`, with units in the names.
@@ -70,7 +72,16 @@ pub(super) async fn attach(call: &Call<'_>, body: &[u8]) -> Answer {
     if !problems.is_empty() {
         return Err(Problem::bad(problems.join("; ")));
     }
-    let wanted = Box::new(AttachRequest { target, time });
+    let looking_up = tokio::task::spawn_blocking(move || (LookedUp::of(&target), target));
+    let (looked_up, target) = match timeout(call.api.bounds.answer, looking_up).await {
+        Ok(Ok(found)) => found,
+        _ => {
+            let detail =
+                "its user or executable cannot be looked up; check the directory of users and the disk";
+            return Err(Problem::new(StatusCode::SERVICE_UNAVAILABLE, detail.to_owned()));
+        }
+    };
+    let wanted = Box::new(AttachRequest { target, looked_up, time });
     let attached = call.command(|reply| DaemonCommand::Attach(wanted, reply)).await??;
     let location = HeaderValue::try_from(format!("/v1/targets/{}", attached.name));
     let mut response = json(StatusCode::CREATED, &attached)?;

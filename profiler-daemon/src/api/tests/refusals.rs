@@ -1,6 +1,7 @@
 //! What is refused on the socket, and how.
 
 use super::*;
+use crate::discovery::LookedUp;
 
 #[test]
 fn every_path_answers_what_it_says() {
@@ -36,6 +37,10 @@ fn a_target_can_be_asked_for_within_bounds() {
     let wanted = daemon.heard.attached.lock().unwrap().pop().unwrap();
     assert_eq!((wanted.target.pid, wanted.time), (Some(4711), Duration::from_secs(60)));
     assert_eq!(wanted.target.budget.map(config::Ratio::get), Some(0.005));
+    assert_eq!(daemon.post("/v1/attach", r#"{"user": "root", "duration_s": 1}"#).status, 201);
+    let wanted = daemon.heard.attached.lock().unwrap().pop().unwrap();
+    assert_eq!(wanted.looked_up, LookedUp::of(&wanted.target));
+    assert_ne!(wanted.looked_up, LookedUp::default());
     assert_eq!(daemon.post("/v1/attach", r#"{"name": "web", "pid": 1, "duration_s": 1}"#).status, 409);
     for (body, status, said) in [
         (r#"{"pid": 4711}"#, 400, "duration_s"),

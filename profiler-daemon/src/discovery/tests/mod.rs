@@ -16,7 +16,7 @@ use std::collections::BTreeMap;
 
 use config::TargetSettings;
 
-use super::{Changes, Discovery, TargetId};
+use super::{Changes, Discovery, LookedUp, TargetId};
 use host::{Host, Made, OWN};
 
 const SECOND: u64 = 1_000_000_000;
@@ -67,6 +67,17 @@ impl Watched {
             self.discovery.targets().flat_map(|(id, found)| found.pids.iter().map(move |pid| (*pid, id)));
         assert_eq!(members.collect::<BTreeMap<_, _>>(), self.told);
         changes
+    }
+
+    /// Replaces the targets from the settings.
+    fn replace(&mut self, targets: &[TargetSettings]) {
+        self.discovery.replace(targets, LookedUp::of_all(targets));
+    }
+
+    /// Adds a requested target.
+    fn add(&mut self, target: TargetSettings) -> TargetId {
+        let looked_up = LookedUp::of(&target);
+        self.discovery.add(target, looked_up)
     }
 
     /// Looks until everybody was looked at again.

@@ -185,11 +185,11 @@ impl World {
             Event::Settings(at) => {
                 let settings = chosen(&at);
                 self.model.replace(&settings);
-                self.watched.discovery.replace(&settings);
+                self.watched.replace(&settings);
             }
             Event::Ask(at) if self.asked.len() < 3 && !SECTIONS[at].contains("everything") => {
                 let settings = target(&format!("asked{}", self.clock), SECTIONS[at]);
-                self.asked.push(self.watched.discovery.add(settings.clone()));
+                self.asked.push(self.watched.add(settings.clone()));
                 self.model.asked.push(Rule { settings, start: None });
             }
             Event::Ask(_) => {}

@@ -125,7 +125,7 @@ fn what_somebody_asked_for_is_relabelled_and_not_dropped() {
         "source_labels = [\"__target__\"]\nregex = \".*\"\naction = \"drop\";\ntarget_label = \"seen\"\nreplacement = \"yes\"",
     );
     assert!(there(&watched).is_empty());
-    let asked = watched.discovery.add(target("mine", "process = \"server\"\neach = \"container\""));
+    let asked = watched.add(target("mine", "process = \"server\"\neach = \"container\""));
     let changes = watched.look();
     assert!(changes.appeared.contains(&asked), "{changes:?}");
     assert!(watched.target_of(20).is_some_and(|name| name.starts_with("mine:")));
