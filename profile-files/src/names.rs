@@ -22,9 +22,18 @@ fn one_line(name: &str) -> Cow<'_, str> {
 }
 
 /// The name as a frame of a folded stack, where `;` parts the frames, a line end the stacks, and a last word that is a
-/// number, with a point or without, is the count.
+/// number, with a point or without, is the count. Readers leave blanks out at the ends of a line.
 pub(super) fn folded(name: &str) -> String {
-    let escaped = escape(&one_line(name), |character| character == ';');
+    let line = one_line(name);
+    let inner = line.trim();
+    let (before, after) = line.split_at(line.len() - line.trim_start().len());
+    let after = &after[inner.len()..];
+    let blanks = |blanks: &str| escape(blanks, |_| true);
+    blanks(before) + &folded_inner(inner) + &blanks(after)
+}
+
+fn folded_inner(name: &str) -> String {
+    let escaped = escape(name, |character| character == ';');
     match escaped.rsplit_once(' ') {
         Some((head, tail)) if is_number(tail) => {
             format!("{head}\\x20{tail}")

@@ -75,6 +75,12 @@ impl FillRate {
     }
 }
 
+/// Events that may be opened beside `open` files, if `limit` files may be open: a quarter of a low limit is enough for everything
+/// else that is yet to be opened.
+pub fn events_within(limit: u64, open: u64) -> u64 {
+    limit.saturating_sub(OTHER_FILES.min(limit / 4)).saturating_sub(open)
+}
+
 /// Events, files and ring memory of one way to attach.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Resources {

@@ -4,6 +4,7 @@
 use std::fs::File;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
+use std::slice;
 
 use anyhow::{Error, Result, anyhow, bail};
 use profile_files::range::{self, RangeError};
@@ -128,10 +129,11 @@ fn from_files(files: &[PathBuf]) -> Result<SymbolizedProfile> {
     Ok(pooled(&profiles))
 }
 
-/// The sum of profiles of as many hosts.
+/// The sum of profiles of as many hosts. They may lie days apart: bins are as short as the longest one asks for.
 fn pooled(profiles: &[SymbolizedProfile]) -> SymbolizedProfile {
-    let range = Range::of_all(profiles);
-    let mut merger = Merger::of_hosts(range, range.bin_ns());
+    let bins_ns = profiles.iter().map(|profile| Range::of_all(slice::from_ref(profile)).bin_ns());
+    let bin_ns = bins_ns.max().unwrap_or(1);
+    let mut merger = Merger::of_hosts(Range::of_all(profiles), bin_ns);
     for profile in profiles {
         merger.add(profile);
     }

@@ -7,7 +7,7 @@
 use std::collections::VecDeque;
 use std::fs::File;
 use std::io;
-use std::path::Path;
+use std::path::{Component, Path};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use rustc_hash::{FxHashMap, FxHashSet};
@@ -21,9 +21,9 @@ const MOST_SEEN_BY: usize = 4_096;
 /// Debug files by build id: the name says nothing but what it must hold, so ours are as good as the target's.
 const BY_BUILD_ID: &str = "/usr/lib/debug/.build-id";
 
-/// Whether a debug file is looked for by its build id alone.
+/// Whether a debug file is looked for by its build id alone. A file may name any path: none leads out of that folder.
 pub(crate) fn is_by_build_id(path: &Path) -> bool {
-    path.starts_with(BY_BUILD_ID)
+    path.starts_with(BY_BUILD_ID) && !path.components().any(|part| part == Component::ParentDir)
 }
 
 /// Those of others, the last met at the end.
@@ -164,6 +164,13 @@ pub(crate) mod tests {
     use std::time::{Duration, Instant};
 
     use super::*;
+
+    #[test]
+    fn no_path_leads_out_of_the_folder_of_build_ids() {
+        let is = |path: &str| is_by_build_id(Path::new(path));
+        assert!(is("/usr/lib/debug/.build-id/ab/cd.debug"));
+        assert!(!is("/usr/lib/debug/.build-id/../../../../etc/x") && !is("/usr/lib/debug/.build-idx/a"));
+    }
 
     /// A process in a mount namespace of its own; none where that is not permitted.
     pub(crate) fn container(roots: &Roots) -> Option<(Child, RootView)> {

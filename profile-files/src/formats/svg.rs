@@ -2,12 +2,14 @@
 
 use std::io::{self, Write};
 
+use config::Ratio;
 use inferno::flamegraph::{self, Options};
 use profiler_core::profile::{Run, SymbolizedProfile};
 use quick_xml::escape::escape;
 use rustc_hash::FxHashMap;
 
 use super::folded;
+use super::table::complete;
 use crate::functions::{InclusiveShare, wholes};
 use crate::names;
 
@@ -30,13 +32,20 @@ pub(super) fn write(profile: &SymbolizedProfile, out: &mut dyn Write) -> io::Res
 
 /// What the tooltip of a function adds to the figures of one of its frames: by its name, as it stands in the graph.
 fn intervals(profile: &SymbolizedProfile) -> FxHashMap<String, String> {
-    let confidence = profile.run.how.confidence * 100.0;
+    let confidence =
+        Ratio::new(profile.run.how.confidence).map_or_else(|_| String::new(), |level| level.to_string());
     let added = wholes(profile).into_iter().map(|(name, InclusiveShare { share, ends: (low, high) })| {
         let [share, low, high] = [share, low, high].map(|part| part * 100.0);
-        let text = format!("; in all {share:.2}%, {low:.2} to {high:.2}% at {confidence}% confidence");
+        let text = format!("; in all {share:.2}%, {low:.2} to {high:.2}% at {confidence} confidence");
         (escape(names::folded(name)).into_owned(), text)
     });
-    added.collect()
+    // Below a function's name there may be a command's, or that of the whole graph.
+    let mut added: FxHashMap<String, String> = added.collect();
+    let commands = profile.processes.iter().map(|process| names::folded(&process.comm));
+    for command in commands.chain(["all".to_owned()]) {
+        added.remove(escape(command).as_ref());
+    }
+    added
 }
 
 /// The graph with these added to the tooltips, `NAME (N µs, N%)`. Its script takes the last parentheses for the figures.
@@ -73,7 +82,7 @@ fn subtitle(run: &Run) -> String {
             &format!(" at {:.0}/s, slowdown {:.2}%", run.rate.rate_hz, run.overhead.slowdown_ratio * 100.0);
     }
     if run.counts.truncated > 0 {
-        text += &format!(", {:.1}% of the stacks complete", run.counts.complete_ratio * 100.0);
+        text += &format!(", {} of the stacks complete", complete(run));
     }
     text
 }
@@ -117,6 +126,28 @@ mod tests {
         );
         let whole = titles.iter().find(|title| title.starts_with("all (")).unwrap();
         assert!(!whole.contains("confidence"), "{whole}");
+    }
+
+    #[test]
+    fn a_command_that_is_called_like_a_function_has_no_interval_of_it() {
+        let mut profile = testing::profile();
+        profile.processes.iter_mut().for_each(|process| process.comm = "main".to_owned());
+        let svg = svg(&profile);
+        let mut titles = svg.split("<title>main (").skip(1).filter_map(|text| text.split('<').next());
+        assert!(titles.all(|title| !title.contains("in all")), "{svg}");
+    }
+
+    /// A process may call itself anything; the lines of a graph are in order without their outer blanks, too.
+    #[test]
+    fn names_with_outer_blanks_are_drawn() {
+        let mut profile = testing::profile();
+        for (process, name) in profile.processes.iter_mut().zip([" z", "a "]) {
+            process.comm = name.to_owned();
+        }
+        let mut other = profile.stacks[0].clone();
+        other.process.0 = (other.process.0 + 1) % profile.processes.len() as u32;
+        profile.stacks.push(other);
+        assert!(svg(&profile).contains("\\x20z"));
     }
 
     #[test]

@@ -3,6 +3,8 @@
 mod few;
 mod summary;
 
+pub(crate) use self::summary::complete;
+
 use std::fmt::Write;
 
 use config::Ratio;

@@ -36,8 +36,11 @@ const MAX_BINS: u64 = 240;
 /// Windows that a sum has at most, and stacks times the windows that they were seen in: what readers take, and some tens of MiB.
 const MAX_WINDOWS: usize = 1024;
 const MAX_ENTRIES: usize = 1_500_000;
-/// Lengths of bins that divide hours and days.
-const BINS_S: [u64; 12] = [1, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600];
+/// Lengths of bins that divide hours and days, from the shortest window of a run (ms).
+const BINS_MS: [u64; 17] = [
+    20, 50, 100, 200, 500, 1_000, 5_000, 10_000, 15_000, 30_000, 60_000, 120_000, 300_000, 600_000, 900_000,
+    1_800_000, 3_600_000,
+];
 
 /// A span of wall-clock time, ns since the Unix epoch; its end is outside.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -64,7 +67,7 @@ impl Range {
     }
 
     /// The shortest range that holds both.
-    fn with(self, other: Self) -> Self {
+    pub fn with(self, other: Self) -> Self {
         Self {
             from_unix_ns: self.from_unix_ns.min(other.from_unix_ns),
             to_unix_ns: self.to_unix_ns.max(other.to_unix_ns),
@@ -79,7 +82,7 @@ impl Range {
     /// The shortest bins that are not too many for this range (ns).
     pub fn bin_ns(self) -> u64 {
         let length_ns = self.to_unix_ns.saturating_sub(self.from_unix_ns);
-        let bins_ns = BINS_S.iter().map(|bin| bin * 1_000_000_000);
+        let bins_ns = BINS_MS.iter().map(|bin| bin * 1_000_000);
         let whole_hours = length_ns.div_ceil(MAX_BINS).next_multiple_of(3_600_000_000_000);
         bins_ns.clone().find(|bin_ns| length_ns.div_ceil(*bin_ns) <= MAX_BINS).unwrap_or(whole_hours)
     }

@@ -33,6 +33,8 @@ pub(super) struct Runs {
     handler_runs: f64,
     /// CPU time of those that say what interrupts cost (s).
     interrupts_cpu_s: f64,
+    /// The profiler's own CPU time that is held to a budget: without set-up, with samples of other processes (s).
+    own_cpu_s: f64,
     changes: Vec<(u64, RateChange)>,
     /// When each was, from and until (ns since the epoch).
     spans: Vec<(u64, u64)>,
@@ -85,6 +87,7 @@ impl Runs {
         self.words(run);
         self.notes.add(&run.notes, run.merged_windows, part);
         let lasted_ns = (finite(run.duration_s).max(0.0) * part * 1e9) as u64;
+        self.own_cpu_s += finite(run.overhead.own_cpu_ratio) * lasted_ns as f64 * 1e-9;
         self.spans.push((run.start_unix_ns, run.start_unix_ns.saturating_add(lasted_ns)));
         self.changes(run, range);
         self.runs += 1;
@@ -223,12 +226,13 @@ impl Runs {
     pub(super) fn finish(mut self, stacks: &[WeightedStack], span: Range) -> Run {
         self.means();
         let sampled_s = sampled_s(&mut self.spans, self.are_independent);
+        let own_cpu_s = self.own_cpu_s;
         let mut run = self.sum;
         run.target = targets(&self.targets);
         (run.notes, run.merged_windows) = self.notes.finish();
         run.start_unix_ns = span.from_unix_ns;
         run.duration_s = (span.to_unix_ns - span.from_unix_ns) as f64 * 1e-9;
-        run.overhead.own_cpu_ratio = if sampled_s > 0.0 { run.cpu.self_cpu_s / sampled_s } else { 0.0 };
+        run.overhead.own_cpu_ratio = if sampled_s > 0.0 { own_cpu_s / sampled_s } else { 0.0 };
         run.counts.samples = stacks.iter().fold(0, |sum, stack| stack.samples.saturating_add(sum));
         let (taken, sampled_cpu_s) = (
             run.counts.samples.saturating_add(run.counts.lost),

@@ -197,8 +197,16 @@ fn a_target_that_did_nothing_was_watched() {
 
 #[test]
 fn bins_are_as_many_as_a_run_has_windows() {
-    for (length_s, bin_s) in [(60, 1), (3600, 15), (86_400, 600), (7 * 86_400, 3600), (0, 1)] {
-        assert_eq!(seconds(0, length_s).bin_ns(), bin_s * SECOND, "{length_s}");
+    for (length_s, bin_ms) in [
+        (0, 20),
+        (4, 20),
+        (60, 500),
+        (240, 1_000),
+        (3600, 15_000),
+        (86_400, 600_000),
+        (7 * 86_400, 3_600_000),
+    ] {
+        assert_eq!(seconds(0, length_s).bin_ns(), bin_ms * SECOND / 1_000, "{length_s}");
     }
     let enormous = Range { from_unix_ns: 0, to_unix_ns: u64::MAX };
     assert!(u64::MAX.div_ceil(enormous.bin_ns()) <= MAX_BINS);
@@ -209,7 +217,9 @@ fn bins_are_as_many_as_a_run_has_windows() {
 fn own_time_is_a_share_of_the_time_in_which_there_was_sampling() {
     let run = |target, start_s| {
         let mut profile = profile(target, start_s, &[&[(1, 20)], &[(1, 20)]]);
-        (profile.run.cpu.self_cpu_s, profile.run.rate.rate_hz, profile.run.counts.lost) = (0.1, 7.0, 0);
+        // Half of it was set-up, which is a figure of its own.
+        (profile.run.cpu.self_cpu_s, profile.run.overhead.own_cpu_ratio) = (0.2, 0.05);
+        (profile.run.rate.rate_hz, profile.run.counts.lost) = (7.0, 0);
         profile
     };
     let own =

@@ -94,8 +94,8 @@ impl Report<'_> {
         }
         if let Some(parts) = self.parts {
             row("  while the program computes", parts.compute.per_sample_ns);
+            row("    a quarter as often, 5 frames", parts.rare);
             row("  while it waits for memory", parts.memory.per_sample_ns);
-            row("  the same, a quarter as often", parts.rare);
         }
         row("a frame, walked", model.per_frame_ns);
         row("a KiB of stack, copied", kib(model.per_byte_ns));

@@ -164,7 +164,7 @@ pub(super) fn one_of_many(replicas: f64) -> Option<String> {
 /// The decisions, oldest first.
 pub(super) fn decisions(decisions: &Decisions) -> String {
     let mut out = format!(
-        "{:<19} {:>9} {:>9} {:<12} {:<8} {:>9} {:>8} {:>8} {:>6}\n",
+        "{:<25} {:>9} {:>9} {:<12} {:<8} {:>9} {:>8} {:>8} {:>6}\n",
         "time", "rate/s", "optimum", "reason", "bound by", "sample µs", "slowdown", "at most", "CPUs"
     );
     for decision in &decisions.decisions {
@@ -180,7 +180,7 @@ pub(super) fn decisions(decisions: &Decisions) -> String {
 
 fn decided(decision: &ShownDecision) -> String {
     format!(
-        "{:<19} {:>9.1} {:>9.1} {:<12} {:<8} {:>9.2} {:>8} {:>8} {:>6.2}\n",
+        "{:<25} {:>9.1} {:>9.1} {:<12} {:<8} {:>9.2} {:>8} {:>8} {:>6.2}\n",
         moment(decision.at_unix_s),
         decision.rate_hz,
         decision.optimum_rate_hz,

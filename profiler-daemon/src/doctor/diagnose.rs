@@ -1,6 +1,7 @@
 //! The judgement over the facts: pure, so that machines we do not have can be judged too.
 
 use nix::errno::Errno;
+use profiler_core::resources;
 use serde::Serialize;
 
 use super::facts::{HostFacts, Untimed};
@@ -255,13 +256,16 @@ fn kernel_names(facts: &HostFacts) -> Check {
 
 /// Task events take one file for each thread and CPU.
 fn open_files(facts: &HostFacts) -> Check {
+    /// What a run has open otherwise, about.
+    const OPEN: u64 = 64;
     let wanted = facts.machine.threads.saturating_mul(facts.machine.cpus);
-    let enough = facts.rights.open_files / facts.machine.cpus.max(1);
+    let events = resources::events_within(facts.rights.open_files, OPEN);
+    let enough = events / facts.machine.cpus.max(1);
     let finding = format!(
         "at most {}, enough for {enough} threads on {} CPUs",
         facts.rights.open_files, facts.machine.cpus
     );
-    if facts.rights.open_files >= wanted.saturating_add(64) {
+    if events >= wanted {
         return ok("open files", finding);
     }
     let finding = format!(

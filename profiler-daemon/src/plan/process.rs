@@ -171,8 +171,11 @@ fn overhead(job: &PlanProcessJob, forecast: &Forecast) -> String {
     let of_samples = prediction.rate_hz.mean * prediction.overhead_ns.mean * 1e-9;
     let slowdown = of_samples + prediction.events_ratio.mean;
     let own = (prediction.overhead_ratio.mean - slowdown).max(0.0) * forecast.watched.utilisation_cpus();
-    let at_most =
-        |budget: Option<Ratio>| budget.map_or_else(String::new, |budget| format!(" of at most {budget}"));
+    // A fixed rate is kept whatever it takes.
+    let at_most = |budget: Option<Ratio>| {
+        let budget = budget.filter(|_| job.sampling.rate.is_none());
+        budget.map_or_else(String::new, |budget| format!(" of at most {budget}"))
+    };
     format!(
         "slowdown {:.2}%{}, own CPU time {:.2}% of a CPU{}",
         slowdown * 100.0,

@@ -15,7 +15,7 @@ use profiler_core::profile::{
     CostFigures, CpuTimes, FileFigures, HowSampled, Measure, Outcome, OverheadFigures, OverheadParts,
     PredictedFigures, RateChange, RateFigures, Run, SampleCounts,
 };
-use profiler_core::rate::{Account, Decision, LawInForce, Prediction, RateReason};
+use profiler_core::rate::{Account, Decision, Prediction, RateReason};
 
 use super::engine::{Engine, PartFigures, RunFigures, SamplingMode};
 use super::follow::Stop;
@@ -169,7 +169,7 @@ fn figures_of(end: &RunFigures, setup: &Setup, sampling: &SamplingSettings, targ
         rate: end
             .decision
             .as_ref()
-            .map(|decision| rate_figures(decision, &end.part, &end.history))
+            .map(|decision| rate_figures(decision, &end.part, &end.history, sampling))
             .unwrap_or_default(),
         predicted: predicted(&end.prediction),
         rate_history: end.history.clone(),
@@ -240,14 +240,19 @@ fn overhead_figures(account: &Account, sampling: &SamplingSettings) -> OverheadF
     }
 }
 
-fn rate_figures(decision: &Decision, part: &PartFigures, history: &[RateChange]) -> RateFigures {
+fn rate_figures(
+    decision: &Decision,
+    part: &PartFigures,
+    history: &[RateChange],
+    sampling: &SamplingSettings,
+) -> RateFigures {
     RateFigures {
         rate_hz: decision.rate_hz,
         optimum_rate_hz: decision.terms.optimum_rate_hz,
         unbounded_rate_hz: decision.terms.unbounded_rate_hz,
         bound_by: decision.bound_by.as_str().to_owned(),
         law: decision.terms.law.as_str().to_owned(),
-        law_samples: law_samples(decision, part),
+        law_samples: law_samples(decision, part, sampling),
         variance_ratio: decision.terms.variance_ratio,
         replicas: decision.terms.replicas,
         retunes: retunes(history),
@@ -262,12 +267,10 @@ fn retunes(history: &[RateChange]) -> u64 {
 
 /// Samples that the law asks for in a part of a run, for one target. The decision's own figure is a sum since the start, and
 /// over all targets of a shared sampler. By the anytime law there are no parts: the service always has a horizon.
-fn law_samples(decision: &Decision, part: &PartFigures) -> f64 {
-    match decision.terms.law {
-        LawInForce::Anytime => decision.terms.law_samples,
-        LawInForce::Horizon | LawInForce::Fixed => {
-            decision.terms.unbounded_rate_hz * part.target_cpu_ns as f64 * 1e-9
-        }
+fn law_samples(decision: &Decision, part: &PartFigures, sampling: &SamplingSettings) -> f64 {
+    match sampling.horizon {
+        None => decision.terms.law_samples,
+        Some(_) => decision.terms.unbounded_rate_hz * part.target_cpu_ns as f64 * 1e-9,
     }
 }
 
@@ -465,8 +468,9 @@ mod tests {
         let reading =
             Reading { at_ns: 100_000_000_000, target_cpu_ns: 180_000_000_000, ..Reading::default() };
         let decision = controller.step(&reading, &TopShares::default());
+        let sampling = SamplingSettings { horizon: "60s".parse().ok(), ..SamplingSettings::default() };
         let window = |target_cpu_ns| {
-            rate_figures(&decision, &PartFigures { target_cpu_ns, ..PartFigures::default() }, &[])
+            rate_figures(&decision, &PartFigures { target_cpu_ns, ..PartFigures::default() }, &[], &sampling)
         };
         for (target_cpu_ns, cpu_s) in [(4_510_000_000, 4.51), (90_000_000, 0.09), (0, 0.0)] {
             let rate = window(target_cpu_ns);

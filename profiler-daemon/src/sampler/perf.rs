@@ -24,7 +24,7 @@ use std::sync::Arc;
 
 use profiler_core::rate::{ClockBook, ClockSlot, Dither, Hit};
 use profiler_core::record::{RawRecord, RawSample, Record, RecordFormat};
-use profiler_core::resources::{self, FillRate, OTHER_FILES};
+use profiler_core::resources::{self, FillRate};
 use profiler_core::unwind::method::Method;
 use rustc_hash::{FxHashMap, FxHashSet};
 
@@ -245,9 +245,7 @@ impl PerfSampler {
     fn open_clocks(&mut self, followed: &[EventScope]) -> Result<Opened, OpenError> {
         let needed = (followed.len() * self.rings.cpus().len()) as u64;
         let limit = limits::open_files();
-        // A quarter of a low limit is enough for everything else that is yet to be opened.
-        let free = limit.saturating_sub(OTHER_FILES.min(limit / 4) + procfs::own_open_files());
-        if needed > free {
+        if needed > resources::events_within(limit, procfs::own_open_files()) {
             return Err(OpenError::TooManyEvents { needed, limit });
         }
         let mut opened = Opened::default();

@@ -14,8 +14,10 @@ pub(super) const LONGEST_REQUEST: usize = 4 << 20;
 pub(super) const LONGEST_REPLY: usize = 64 << 20;
 /// Addresses in one request: enough for all threads that read.
 pub(super) const MOST_ADDRESSES: usize = 8_192;
-/// Functions at one address, those that were inlined there included.
-const MOST_FRAMES: usize = 100_000;
+/// Functions at one address, those that were inlined there included; of more, the innermost are left out.
+const MOST_FRAMES: usize = 512;
+/// Functions at all addresses of a reply: the profiler takes some 30 MiB to hold them.
+const MOST_FRAMES_TOGETHER: usize = 1 << 19;
 /// The longest name or path (bytes).
 const LONGEST_TEXT: usize = 1 << 20;
 /// Numbers of a frame: name, linkage name, and file and line, which are 0 where they are not known and else one more.
@@ -280,13 +282,17 @@ impl<'a> Texts<'a> {
 }
 
 impl WireNames {
-    pub(super) fn of(symbolized: &[Symbolized], facts: WireFacts) -> Self {
+    pub(super) fn of(symbolized_all: &[Symbolized], facts: WireFacts) -> Self {
         let mut texts = Texts::default();
         let mut found = Self { facts: Some(facts), ..Self::default() };
-        for symbolized in symbolized {
+        for symbolized in symbolized_all {
             match symbolized {
                 Symbolized::Known(frames) => {
-                    let frames = &frames[..frames.len().min(MOST_FRAMES)];
+                    let room = MOST_FRAMES_TOGETHER - found.frames.len() / FRAME;
+                    // One is kept for each address that follows.
+                    let most =
+                        MOST_FRAMES.min(room.saturating_sub(symbolized_all.len() - found.counts.len()) + 1);
+                    let frames = &frames[frames.len().saturating_sub(most)..];
                     found.counts.push(frames.len() as u32);
                     for frame in frames {
                         let file = frame.file.as_ref().map_or(0, |file| texts.of(file) + 1);
@@ -314,6 +320,9 @@ impl WireNames {
 
     /// The same for so many addresses.
     pub(super) fn checked(self, addresses: usize) -> Result<Vec<Symbolized>, InvalidReply> {
+        if self.frames.len() > MOST_FRAMES_TOGETHER * FRAME {
+            return Err(InvalidReply);
+        }
         if self.counts.len() != addresses || self.texts.iter().any(|text| text.len() > LONGEST_TEXT) {
             return Err(InvalidReply);
         }
@@ -371,6 +380,23 @@ mod tests {
             Symbolized::Unknown(corrupt),
             Symbolized::Unknown(Reason::NoSymbol),
         ]
+    }
+
+    /// Of functions inlined into each other the outer ones stay, and each address has one.
+    #[test]
+    fn more_functions_than_there_is_room_for_are_left_out() {
+        let deep: Vec<NamedFrame> =
+            (0..2 * MOST_FRAMES as u32).map(|line| frame("inlined", Some(line))).collect();
+        let all = vec![Symbolized::Known(deep.clone()); 3 * MOST_FRAMES_TOGETHER / MOST_FRAMES];
+        let found = WireNames::of(&all, WireFacts::default());
+        assert!(found.frames.len() <= MOST_FRAMES_TOGETHER * FRAME);
+        for named in found.clone().checked(all.len()).unwrap() {
+            let Symbolized::Known(frames) = named else { panic!("{named:?}") };
+            assert!((1..=MOST_FRAMES).contains(&frames.len()) && frames.last() == deep.last());
+        }
+        let mut hostile = found;
+        hostile.frames.resize((MOST_FRAMES_TOGETHER + 1) * FRAME, 0);
+        assert!(hostile.checked(all.len()).is_err());
     }
 
     fn found() -> WireNames {

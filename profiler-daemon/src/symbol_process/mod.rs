@@ -32,7 +32,7 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use symbolizer::{Limits, Object, Reason, Symbolized};
+use symbolizer::{Limits, NamedFrame, Object, Reason, Symbolized};
 
 use self::marks::{Extent, Marks};
 use self::message::{Forget, LoadObject, LookUp, MOST_ADDRESSES, SymbolRequest, SymbolResponse, WireFacts};
@@ -65,6 +65,8 @@ const IDLE_NS: u64 = 900_000_000_000;
 const TRIES: usize = 3;
 /// Lines for a person that are kept until somebody takes them.
 const MOST_NOTES: usize = 16;
+/// Functions, inlined ones included, at the addresses of one object that are asked for together: an eighth of a GiB.
+const MOST_FRAMES_HELD: usize = 2 << 20;
 /// The longest path that is opened.
 const LONGEST_PATH: usize = 4_096;
 
@@ -209,10 +211,11 @@ impl There {
         let mut order: Vec<usize> = (0..addresses.len()).collect();
         order.sort_unstable_by_key(|&at| addresses[at]);
         let mut all = vec![Symbolized::Unknown(Reason::NoSymbol); addresses.len()];
+        let mut left = MOST_FRAMES_HELD;
         for part in order.chunks(MOST_ADDRESSES) {
             let asked: Vec<u64> = part.iter().map(|&at| addresses[at]).collect();
             let found = self.process.clone().look_up(self, asked)?;
-            part.iter().zip(found).for_each(|(&at, found)| all[at] = found);
+            part.iter().zip(found).for_each(|(&at, found)| all[at] = within(found, &mut left));
         }
         Ok(all)
     }
@@ -285,8 +288,9 @@ struct State {
     running: Option<Running>,
     /// How many were started.
     generation: u64,
-    /// Objects that were read.
+    /// Objects that were read, and those of them that the process before had read.
     objects: u64,
+    objects_before: u64,
     /// When it was asked last (ns).
     used_ns: u64,
     marks: Marks,
@@ -430,7 +434,7 @@ impl SymbolProcess {
     ) -> Result<SymbolResponse, Broken> {
         state.used_ns = clock::monotonic_ns();
         let forgotten = std::mem::take(&mut *lock(&self.0.forgotten));
-        let running = state.running.as_mut().ok_or_else(|| Broken("it is not there".to_owned()))?;
+        let running = state.running.as_mut().ok_or_else(|| Broken::useless("it is not there"))?;
         let of_this = forgotten.into_iter().filter(|(generation, _)| *generation == there.generation);
         let numbers: Vec<u64> = of_this.map(|(_, number)| number).collect();
         if !numbers.is_empty() {
@@ -463,6 +467,7 @@ impl SymbolProcess {
                     let mut status = lock(&self.0.status);
                     (status.pid, status.started) = (Some(running.pid()), status.started + 1);
                     state.generation += 1;
+                    state.objects_before = state.objects;
                     state.running = Some(running);
                     return Ok(());
                 }
@@ -486,13 +491,16 @@ impl SymbolProcess {
         Err(ObjectNotRead::Here)
     }
 
-    /// A file has ended the process, or kept it for too long: less of it is read the next time.
-    fn give_up(&self, state: &mut State, file: &FileName, Broken(how): &Broken) -> Gone {
+    /// A file has ended the process, or kept it for too long: less of it is read the next time. If the process ended and held other
+    /// files, it may have been the doing of one of them: this one is read once more.
+    fn give_up(&self, state: &mut State, file: &FileName, Broken { how, has_ended }: &Broken) -> Gone {
         self.end(state);
-        let extent = state.marks.note(&file.identity, how, clock::monotonic_ns());
+        let is_its_doing = !has_ended || state.objects - state.objects_before <= 1;
+        let extent = state.marks.note(&file.identity, (how, is_its_doing), clock::monotonic_ns());
         let then = match extent {
+            Extent::All => "it is read once more",
+            Extent::Symbols => "it is named from its symbol table alone",
             Extent::Nothing(_) => "nothing of it is read, and its functions have no names",
-            Extent::All | Extent::Symbols => "it is named from its symbol table alone",
         };
         let path = file.path.escape_debug();
         let line = format!("{path} was given up by the symbolizer process ({how}): {then}");
@@ -592,8 +600,23 @@ impl ProcessStatus {
     }
 }
 
+/// What was found at an address, if there is room `left` for its frames.
+fn within(found: Symbolized, left: &mut usize) -> Symbolized {
+    let Symbolized::Known(frames) = &found else { return found };
+    match left.checked_sub(frames.len()) {
+        Some(rest) => {
+            *left = rest;
+            found
+        }
+        None => {
+            let bytes = (MOST_FRAMES_HELD * size_of::<NamedFrame>()) as u64;
+            Symbolized::Unknown(Reason::TooLarge { what: "the list of inlined functions".to_owned(), bytes })
+        }
+    }
+}
+
 fn nonsense() -> Broken {
-    Broken("it sent an invalid response".to_owned())
+    Broken::useless("it sent an invalid response")
 }
 
 fn bounds(most_bytes: u64) -> ProcessBounds {

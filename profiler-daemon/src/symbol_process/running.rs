@@ -72,7 +72,18 @@ pub(super) struct SymbolizerProgram {
 
 /// Why a request has no reply: the process is of no use any more.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Broken(pub(super) String);
+pub(super) struct Broken {
+    pub(super) how: String,
+    /// Whether it ended of itself: for want of memory perhaps, which other files had taken.
+    pub(super) has_ended: bool,
+}
+
+impl Broken {
+    /// It is there, and of no use.
+    pub(super) fn useless(how: &str) -> Self {
+        Self { how: how.to_owned(), has_ended: false }
+    }
+}
 
 /// Why there is no process.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -117,7 +128,7 @@ impl Running {
                 Err(NotStarted(format!("it was not permitted {}", confined.problem)))
             }
             Ok(_) => Err(NotStarted("the program that was started is not sweetspot".to_owned())),
-            Err(Broken(how)) => Err(NotStarted(how)),
+            Err(broken) => Err(NotStarted(broken.how)),
         }
     }
 
@@ -160,7 +171,10 @@ impl Running {
             if questions > MOST_QUESTIONS { None } else { answer(question) }
         });
         let why_late = waiting.late.take();
-        exchanged.map_err(|error| Broken(why_late.unwrap_or_else(|| self.how_it_ended(&error))))
+        exchanged.map_err(|error| {
+            let has_ended = why_late.is_none();
+            Broken { how: why_late.unwrap_or_else(|| self.how_it_ended(&error)), has_ended }
+        })
     }
 
     fn exchange(

@@ -1,6 +1,6 @@
 //! Runs of too few samples: why there are few, and what brings more.
 
-use config::Ratio;
+use config::{MAX_BUDGET, MAX_OWN_CPU, Ratio};
 use profiler_core::profile::Run;
 
 use super::seconds;
@@ -51,11 +51,11 @@ fn reason(run: &Run) -> String {
 fn remedy(run: &Run) -> String {
     match run.rate.bound_by.as_str() {
         "fixed" => "a higher --rate brings more".to_owned(),
-        "own_cpu" => match larger(run.overhead.own_cpu_budget_ratio) {
+        "own_cpu" => match larger(run.overhead.own_cpu_budget_ratio, MAX_OWN_CPU) {
             Some(own) => format!("--own-cpu {own} allows more"),
             None => "profile a longer run".to_owned(),
         },
-        "budget" | "bucket" => match larger(run.overhead.budget_ratio) {
+        "budget" | "bucket" => match larger(run.overhead.budget_ratio, MAX_BUDGET) {
             Some(budget) if run.how.stopped == "window" => format!("a budget of {budget} allows more"),
             Some(budget) => format!("--budget {budget} allows more"),
             None => "profile a longer run".to_owned(),
@@ -64,7 +64,9 @@ fn remedy(run: &Run) -> String {
     }
 }
 
-/// Twice the budget, where there is such.
-fn larger(budget_ratio: f64) -> Option<Ratio> {
-    Ratio::new(2.0 * budget_ratio).ok().filter(|_| budget_ratio > 0.0)
+/// Twice the budget, or the most that may be given.
+fn larger(budget_ratio: f64, most: f64) -> Option<Ratio> {
+    Ratio::new((2.0 * budget_ratio).min(most))
+        .ok()
+        .filter(|larger| budget_ratio > 0.0 && larger.get() > budget_ratio)
 }

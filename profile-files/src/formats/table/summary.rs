@@ -137,7 +137,7 @@ pub(super) fn samples(run: &Run) -> String {
         let _ = write!(text, " {}", visible(run.measure.counted()));
     }
     if run.counts.samples > 0 && (run.how.confidence > 0.0 || run.counts.truncated > 0) {
-        let _ = write!(text, ": {} with complete stacks", percent(run.counts.complete_ratio, 1));
+        let _ = write!(text, ": {} with complete stacks", complete(run));
     }
     if run.counts.outer_frames_from_earlier > 0 {
         let _ = write!(
@@ -179,6 +179,13 @@ fn nameless(profile: &SymbolizedProfile) -> Option<String> {
     ))
 }
 
+/// The share of complete stacks: not all of them, if one lacks something.
+pub(crate) fn complete(run: &Run) -> String {
+    const NOT_ALL: f64 = 0.999;
+    let most = if run.counts.truncated > 0 { NOT_ALL } else { 1.0 };
+    percent(run.counts.complete_ratio.min(most), 1)
+}
+
 /// What the run cost the target and the machine.
 pub(super) fn overhead(run: &Run) -> Option<String> {
     if run.cpu.target_cpu_s < WORTH_A_SHARE_S {
@@ -196,7 +203,8 @@ pub(super) fn overhead(run: &Run) -> Option<String> {
     }
     if run.overhead.own_cpu_ratio > 0.0 {
         let ratio = run.overhead.own_cpu_ratio;
-        let bound = within(run, ratio, run.overhead.own_cpu_budget_ratio);
+        let budget_ratio = if is_fixed(run) { 0.0 } else { run.overhead.own_cpu_budget_ratio };
+        let bound = within(run, ratio, budget_ratio);
         shares.push(format!("own CPU time {} of a CPU{bound}", percent(ratio, 1)));
     }
     if run.cpu.setup_cpu_s > 0.0 {
