@@ -14,6 +14,8 @@ pub(crate) struct Region<'a> {
     pub(crate) end: u64,
     /// Whether code may run there.
     pub(crate) executable: bool,
+    /// Whether what is written there stays with the process.
+    pub(crate) private: bool,
     /// Offset in the file, in bytes.
     pub(crate) file_offset: u64,
     /// The file's identity; all zero where there is none.
@@ -72,7 +74,8 @@ impl<'a> Region<'a> {
         let mut word = || std::str::from_utf8(words.next()?).ok();
         let hex = |text: &str| u64::from_str_radix(text, 16).ok();
         let (start, end) = word()?.split_once('-')?;
-        let executable = word()?.as_bytes().get(2) == Some(&b'x');
+        let permissions = word()?.as_bytes();
+        let (executable, private) = (permissions.get(2) == Some(&b'x'), permissions.get(3) == Some(&b'p'));
         let file_offset = hex(word()?)?;
         let (major, minor) = word()?.split_once(':')?;
         let inode = word()?.parse().ok()?;
@@ -84,7 +87,13 @@ impl<'a> Region<'a> {
         };
         let name = words.next().unwrap_or_default().trim_ascii_start();
         let (start, end) = (hex(start)?, hex(end)?);
-        (start < end).then_some(Self { start, end, executable, file_offset, file, name })
+        (start < end).then_some(Self { start, end, executable, private, file_offset, file, name })
+    }
+
+    /// Whether it is memory of this process alone: a stack, the heap and the like. The device counts too: a file system in
+    /// user space may give its files the inode 0.
+    pub(crate) fn is_private_memory(&self) -> bool {
+        self.private && self.file == FileId::default() && !self.name.starts_with(b"/")
     }
 
     /// The region as the kernel would have reported it when it was mapped; `None` for the page of old system calls, which

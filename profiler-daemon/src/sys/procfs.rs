@@ -171,6 +171,13 @@ fn maps(process: &Process) -> Result<Vec<u8>, procfs::ProcError> {
     Ok(text)
 }
 
+/// The text of a process' `maps`; `None` if it may not be read or is longer than `most` bytes.
+pub(crate) fn short_maps(pid: u32, most: u64) -> Option<Vec<u8>> {
+    let mut text = Vec::new();
+    open(pid)?.open_relative("maps").ok()?.take(most + 1).read_to_end(&mut text).ok()?;
+    (text.len() as u64 <= most).then_some(text)
+}
+
 /// Where code is mapped: address, length and inode.
 pub(crate) type CodeMapping = (u64, u64, u64);
 

@@ -4,6 +4,26 @@
 //! memory is read. This is checked: at the place of the copy's outermost return address, the memory must hold a return
 //! address into the same function, which may have called another function by now. Then that function has not returned,
 //! and everything further out is unchanged.
+//!
+//! Sampling waits for these reads, so they must not cause page faults: a process can run on a stack whose outer pages
+//! are a file that it serves itself (FUSE) or memory whose faults it resolves itself (`userfaultfd`), and never answer.
+//! `/proc/PID/pagemap`, which is read without a fault, is consulted first:
+//!
+//! | page | treatment |
+//! |---|---|
+//! | present, private memory | read |
+//! | swapped, or of a file or shared memory | the stack ends there, incomplete |
+//! | untouched, in private memory without a file | taken as zeros, without a read |
+//! | untouched, in another mapping | the stack ends there, incomplete |
+//! | untouched, in no mapping | the stack ends there, whole |
+//!
+//! What remains:
+//!
+//! - A race: a process may replace a mapping, or the kernel may swap a page out, between the look and the read.
+//! - `pagemap`, `maps` and `mem` all wait for the lock of the address space, as other files of `/proc/PID` do. A process
+//!   whose own page faults or calls hold that lock for long makes them wait.
+
+mod pages;
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -11,17 +31,22 @@ use std::os::unix::fs::FileExt;
 use profiler_core::record::StackCopy;
 use rustc_hash::FxHashMap;
 
+use self::pages::{Page, Pages, private_extent};
+use crate::sys::procfs;
+
 /// The most that is read of a stack beyond its copy (bytes).
 const MOST_BYTES: usize = 512 << 10;
 /// Processes whose memory is kept open.
 const MAX_OPEN: usize = 64;
+/// A longer `maps` is not used (bytes): some 10,000 mappings, a few milliseconds.
+const MAX_MAPS_BYTES: u64 = 1 << 20;
 const WORD: u64 = 8;
 
 /// Reads the parts of stacks that copies lack.
 #[derive(Debug, Default)]
 pub(super) struct DeeperStacks {
     /// The memory of each process; `None` where it may not be read.
-    memories: FxHashMap<u32, Option<File>>,
+    memories: FxHashMap<u32, Option<Memory>>,
     bytes: Vec<u8>,
 }
 
@@ -37,35 +62,23 @@ impl DeeperStacks {
         same_function: impl Fn(u64, u64) -> bool,
     ) -> Option<StackCopy<'_>> {
         let base = *places.first()?;
-        let memory = self.memory(pid)?;
         // The return address lies right below where the caller's stack pointer is after the return.
         let slot = places.get(1..)?.last()?.checked_sub(WORD)?;
         let then = stack.word(slot.checked_sub(base)?)?;
-        let mut now = [0; WORD as usize];
-        memory.read_exact_at(&mut now, slot).ok()?;
-        let now = u64::from_le_bytes(now);
+        let beyond = base.checked_add(stack.len() as u64)?;
+        let memory = memory(&mut self.memories, pid)?;
+        let pages = Pages::read(&memory.pagemap, slot..beyond.checked_add(MOST_BYTES as u64)?)?;
+        let now = memory.word(&pages, slot)?;
         if now != then && !same_function(now.checked_sub(1)?, then.checked_sub(1)?) {
             return None;
         }
-        let beyond = base.checked_add(stack.len() as u64)?;
         // The buffer never shrinks, so it isn't zeroed again.
-        let mut bytes = std::mem::take(&mut self.bytes);
         let (copied, whole) = (stack.len(), stack.len() + MOST_BYTES);
-        bytes.resize(bytes.len().max(whole), 0);
-        stack.copy_to(&mut bytes);
-        let read = self.memory(pid).and_then(|memory| memory.read_at(&mut bytes[copied..whole], beyond).ok());
-        self.bytes = bytes;
-        let length = copied + read.filter(|&read| read > 0)?;
-        let is_all = length < whole;
+        self.bytes.resize(self.bytes.len().max(whole), 0);
+        stack.copy_to(&mut self.bytes);
+        let (read, is_all) = memory.read(pid, &pages, beyond, &mut self.bytes[copied..whole]);
+        let length = copied + Some(read).filter(|&read| read > 0)?;
         Some(StackCopy::of_bytes(&self.bytes[..length], length + usize::from(is_all)))
-    }
-
-    fn memory(&mut self, pid: u32) -> Option<&File> {
-        if self.memories.len() >= MAX_OPEN && !self.memories.contains_key(&pid) {
-            self.memories.clear();
-        }
-        let open = || File::open(format!("/proc/{pid}/mem")).ok();
-        self.memories.entry(pid).or_insert_with(open).as_ref()
     }
 
     /// The process has ended, or runs another program.
@@ -74,9 +87,75 @@ impl DeeperStacks {
     }
 }
 
+/// The open memory of a process.
+fn memory(memories: &mut FxHashMap<u32, Option<Memory>>, pid: u32) -> Option<&Memory> {
+    if memories.len() >= MAX_OPEN && !memories.contains_key(&pid) {
+        memories.clear();
+    }
+    memories.entry(pid).or_insert_with(|| Memory::open(pid)).as_ref()
+}
+
+/// The memory of a process.
+#[derive(Debug)]
+struct Memory {
+    bytes: File,
+    /// Says which pages are present.
+    pagemap: File,
+}
+
+impl Memory {
+    /// `None` where one of the two may not be opened.
+    fn open(pid: u32) -> Option<Self> {
+        let open = |name| File::open(format!("/proc/{pid}/{name}")).ok();
+        Some(Self { bytes: open("mem")?, pagemap: open("pagemap")? })
+    }
+
+    /// The word at an address, if it is present.
+    fn word(&self, pages: &Pages, address: u64) -> Option<u64> {
+        let mut word = [0; WORD as usize];
+        if !pages.are_present(address, word.len()) {
+            return None;
+        }
+        self.bytes.read_exact_at(&mut word, address).ok()?;
+        Some(u64::from_le_bytes(word))
+    }
+
+    /// Fills `bytes` from `start` on as far as that takes no fault. Returns how many were filled, and whether the memory
+    /// ends there.
+    fn read(&self, pid: u32, pages: &Pages, start: u64, bytes: &mut [u8]) -> (usize, bool) {
+        let mut maps = None;
+        let mut done = 0;
+        while done < bytes.len() {
+            let address = start + done as u64;
+            let (page, len) = pages.run(address, bytes.len() - done);
+            let part = &mut bytes[done..done + len];
+            let (read, is_end) = match page {
+                Page::Present => (self.bytes.read_at(part, address).unwrap_or(0), true),
+                Page::Untouched => {
+                    let maps = maps.get_or_insert_with(|| procfs::short_maps(pid, MAX_MAPS_BYTES));
+                    let extent = |maps: &Vec<u8>| private_extent(maps, address, len);
+                    let (zeros, is_end) = maps.as_ref().map_or((0, false), extent);
+                    part[..zeros].fill(0);
+                    (zeros, is_end)
+                }
+                Page::MayWait => (0, false),
+            };
+            done += read;
+            if read < len {
+                return (done, is_end);
+            }
+        }
+        (done, false)
+    }
+}
+
 #[cfg(test)]
 mod tests {
+    use memmap2::{MmapMut, MmapOptions, MmapRaw};
+
     use super::*;
+    use crate::sys::maps::regions;
+    use crate::sys::ring::page_size;
 
     /// A stack of our own: a piece of memory, of which the first bytes were copied.
     fn memory() -> Vec<u64> {
@@ -107,5 +186,79 @@ mod tests {
         assert!(read(&other, &places, pid).is_none());
         assert!(read(&copy, &places[..1], pid).is_none(), "no caller");
         assert!(read(&copy, &places, u32::MAX).is_none());
+    }
+
+    /// Bytes of the copies below.
+    const COPIED: usize = 128;
+
+    /// Reads a stack of our own that begins at `base`, of which the first bytes were copied: its bytes, and whether there
+    /// may be more of it.
+    fn read_own(base: u64) -> Option<(Vec<u8>, bool)> {
+        let mut copy = [0; COPIED];
+        File::open("/proc/self/mem").unwrap().read_exact_at(&mut copy, base).unwrap();
+        let stack = StackCopy::of_bytes(&copy, COPIED);
+        let mut deeper = DeeperStacks { bytes: vec![0xff; COPIED + MOST_BYTES], ..Default::default() };
+        let whole = deeper.read(std::process::id(), stack, &[base, base + 40], |a, b| a == b)?;
+        let mut bytes = vec![0; whole.len()];
+        whole.copy_to(&mut bytes);
+        Some((bytes, whole.is_full()))
+    }
+
+    fn map_file(file: &File, bytes: usize) -> MmapRaw {
+        MmapOptions::new().len(bytes).map_raw(file).unwrap()
+    }
+
+    /// A file of `bytes` bytes that are all 7.
+    fn file(bytes: usize) -> File {
+        let file = tempfile::tempfile().unwrap();
+        file.write_all_at(&vec![7; bytes], 0).unwrap();
+        file
+    }
+
+    #[test]
+    fn memory_that_was_never_touched_is_read_as_zeros() {
+        let page = page_size();
+        let mut map = MmapMut::map_anon(32 * page).unwrap();
+        let used = (0..page).chain(9 * page..10 * page).chain(31 * page..32 * page);
+        used.for_each(|at| map[at] = 1 + (at % 251) as u8);
+        let (bytes, _) = read_own(map.as_ptr() as u64).unwrap();
+        assert!(bytes.len() >= map.len(), "{} bytes", bytes.len());
+        assert!(bytes[..map.len()] == map[..]);
+    }
+
+    #[test]
+    fn a_stack_that_ends_with_its_mapping_is_whole() {
+        let maps = procfs::short_maps(std::process::id(), MAX_MAPS_BYTES).unwrap();
+        let stack = regions(&maps).find(|region| region.name == b"[stack]").unwrap();
+        let (bytes, may_go_on) = read_own(stack.end - page_size() as u64).unwrap();
+        assert!(bytes.len() >= page_size());
+        assert!(!may_go_on);
+    }
+
+    #[test]
+    fn a_file_behind_a_stack_ends_it_incomplete() {
+        let page = page_size();
+        let file = file(4 * page);
+        // The kernel maps downward: sooner or later memory comes to lie right below a file.
+        let mut maps = Vec::new();
+        let found = (0..1_000).find_map(|_| {
+            let mapped = map_file(&file, 4 * page);
+            let mut memory = MmapMut::map_anon(4 * page).unwrap();
+            let end = memory.as_ptr() as usize + memory.len();
+            memory[0] = 1;
+            maps.push((mapped, memory));
+            let mut files = maps.iter().map(|(file, _)| file.as_ptr() as usize);
+            files.any(|start| start == end).then_some(end - 4 * page)
+        });
+        let (bytes, may_go_on) = read_own(found.unwrap() as u64).unwrap();
+        assert_eq!(bytes.len(), 4 * page);
+        assert!(may_go_on);
+    }
+
+    #[test]
+    fn return_addresses_in_a_file_are_not_read() {
+        let file = file(4 * page_size());
+        let map = map_file(&file, 4 * page_size());
+        assert_eq!(read_own(map.as_ptr() as u64), None);
     }
 }
