@@ -88,11 +88,11 @@ impl DeeperStacks {
 }
 
 /// The open memory of a process.
-fn memory(memories: &mut FxHashMap<u32, Option<Memory>>, pid: u32) -> Option<&Memory> {
+fn memory(memories: &mut FxHashMap<u32, Option<Memory>>, pid: u32) -> Option<&mut Memory> {
     if memories.len() >= MAX_OPEN && !memories.contains_key(&pid) {
         memories.clear();
     }
-    memories.entry(pid).or_insert_with(|| Memory::open(pid)).as_ref()
+    memories.entry(pid).or_insert_with(|| Memory::open(pid)).as_mut()
 }
 
 /// The memory of a process.
@@ -101,13 +101,15 @@ struct Memory {
     bytes: File,
     /// Says which pages are present.
     pagemap: File,
+    /// Where a stack ended last: most end there again, and `maps` need not be read for it.
+    last_end: u64,
 }
 
 impl Memory {
     /// `None` where one of the two may not be opened.
     fn open(pid: u32) -> Option<Self> {
         let open = |name| File::open(format!("/proc/{pid}/{name}")).ok();
-        Some(Self { bytes: open("mem")?, pagemap: open("pagemap")? })
+        Some(Self { bytes: open("mem")?, pagemap: open("pagemap")?, last_end: 0 })
     }
 
     /// The word at an address, if it is present.
@@ -122,7 +124,7 @@ impl Memory {
 
     /// Fills `bytes` from `start` on as far as that takes no fault. Returns how many were filled, and whether the memory
     /// ends there.
-    fn read(&self, pid: u32, pages: &Pages, start: u64, bytes: &mut [u8]) -> (usize, bool) {
+    fn read(&mut self, pid: u32, pages: &Pages, start: u64, bytes: &mut [u8]) -> (usize, bool) {
         let mut maps = None;
         let mut done = 0;
         while done < bytes.len() {
@@ -131,11 +133,15 @@ impl Memory {
             let part = &mut bytes[done..done + len];
             let (read, is_end) = match page {
                 Page::Present => (self.bytes.read_at(part, address).unwrap_or(0), true),
+                Page::Untouched if address == self.last_end => (0, true),
                 Page::Untouched => {
                     let maps = maps.get_or_insert_with(|| procfs::short_maps(pid, MAX_MAPS_BYTES));
                     let extent = |maps: &Vec<u8>| private_extent(maps, address, len);
                     let (zeros, is_end) = maps.as_ref().map_or((0, false), extent);
                     part[..zeros].fill(0);
+                    if is_end {
+                        self.last_end = address + zeros as u64;
+                    }
                     (zeros, is_end)
                 }
                 Page::MayWait => (0, false),
