@@ -6,8 +6,8 @@
 //! and everything further out is unchanged.
 //!
 //! Sampling waits for these reads, so they must not cause page faults: a process can run on a stack whose outer pages
-//! are a file that it serves itself (FUSE) or memory whose faults it resolves itself (`userfaultfd`), and never answer.
-//! `/proc/PID/pagemap`, which is read without a fault, is consulted first:
+//! are a file that it serves itself (FUSE), and never answer. Pages in swap wait for a disk. `/proc/PID/pagemap`, which is
+//! read without a fault, is consulted first:
 //!
 //! | page | treatment |
 //! |---|---|
