@@ -47,7 +47,7 @@ pub fn render(profile: &SymbolizedProfile, table: &FunctionTable, view: View) ->
         let mut text = String::new();
         list(&mut text, &profile.run, &table.functions, view);
         parts.push(text);
-        parts.push(block(&summary::about_rows(&profile.run, table), view.width));
+        parts.push(block(&summary::about_rows(&profile.run, table, view.top), view.width));
     }
     parts.retain(|part| !part.is_empty());
     parts.join("\n")

@@ -174,6 +174,8 @@ fn rows_that_are_hidden_are_counted_with_what_shows_them() {
             .contains("…and 1 more function (7.7% of the CPU time); --top 0 shows it")
     );
     assert!(!rendered(&of_functions(12), 12).contains("more function"));
+    // A mark that stands beside no row needs no explanation: every second one has it.
+    assert_eq!([1, 2].map(|top| rendered(&of_functions(12), top).contains("order  ")), [false, true]);
 }
 
 #[test]
@@ -220,7 +222,8 @@ fn what_bounds_the_rate_is_said_in_plain_words() {
     };
     assert_eq!(rate(&fixed).unwrap(), "60/s of CPU time now; fixed by --rate");
     assert!(
-        overhead(&fixed).unwrap().starts_with("slowdown 0.44% ± 0.02%, own CPU time"),
+        overhead(&fixed).unwrap().starts_with("slowdown 0.44% ± 0.02%, own CPU time")
+            && !overhead(&fixed).unwrap().contains("at most"),
         "nothing bounds it"
     );
     let mut ahead = Run { duration_s: 2.0, ..run() };
@@ -307,6 +310,9 @@ fn samples_say_why_stacks_are_incomplete_where_some_are() {
         ..Run::default()
     };
     assert_eq!(samples(&complete), "5375: 100.0% with complete stacks, 0 lost");
+    let mut nearly = complete.clone();
+    (nearly.counts.truncated, nearly.counts.complete_ratio) = (1, 1.0 - 1.0 / 5375.0);
+    assert!(samples(&nearly).starts_with("5375: 99.9% with complete stacks"));
     let completed =
         Run { counts: SampleCounts { outer_frames_from_earlier: 21, ..complete.counts }, ..complete };
     assert_eq!(
@@ -375,6 +381,12 @@ fn a_run_of_few_samples_says_why_and_what_brings_more() {
         assert_eq!(few(&Run { rate, ..run() }, unknown).as_deref(), Some(below));
     }
     assert_eq!(few(&Run::default(), unknown), None, "of another tool");
+    for (budget_ratio, text) in [(0.3, "--budget 50% allows more"), (0.5, "profile a longer run")] {
+        let rate = RateFigures { bound_by: "budget".to_owned(), ..run().rate };
+        let overhead = OverheadFigures { budget_ratio, ..run().overhead };
+        let text_of = few(&Run { rate, overhead, ..run() }, unknown).unwrap();
+        assert!(text_of.ends_with(text), "{text_of}");
+    }
 }
 
 #[test]

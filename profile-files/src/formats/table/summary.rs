@@ -53,11 +53,12 @@ fn figures(profile: &SymbolizedProfile, table: &FunctionTable) -> Vec<SummaryLin
     lines
 }
 
-/// How sure the rows are.
-pub(super) fn about_rows(run: &Run, table: &FunctionTable) -> Vec<SummaryLine> {
+/// How sure the first `shown` rows are.
+pub(super) fn about_rows(run: &Run, table: &FunctionTable, shown: usize) -> Vec<SummaryLine> {
     let mut lines: Vec<SummaryLine> =
         precision(run, table).map(|text| ("precision", text)).into_iter().collect();
-    let mut tied = table.functions.iter().filter(|function| function.tied == Some(true)).peekable();
+    let shown = table.functions.iter().take(shown);
+    let mut tied = shown.filter(|function| function.tied == Some(true)).peekable();
     if tied.peek().is_some() {
         let is_known = tied.any(|function| function.long_run_cpu_s_low.is_some());
         let text = if is_known { TIED } else { TOO_SHORT };
