@@ -14,6 +14,7 @@ use super::listing::{self, Listing, StoredFile};
 use super::name::{Name, date_of, slug};
 use super::plan;
 use super::seal::Damage;
+use super::time_range::TimeRange;
 use super::unpack::{NotRead, each_opened, hold};
 
 /// A file holds a day, and begins up to a window before what it holds of the next.
@@ -141,6 +142,14 @@ struct Sum {
     unreadable: Vec<(PathBuf, io::Error)>,
 }
 
+/// The part of a range in which these files have something: much of it may be older than the store.
+fn covered(range: Range, entries: &[&StoredFile]) -> Range {
+    let spans = entries.iter().flat_map(|entry| entry.stamp.time_ranges.iter().map(TimeRange::span));
+    let all = spans.reduce(Range::with).unwrap_or(range);
+    let from_unix_ns = all.from_unix_ns.max(range.from_unix_ns);
+    Range { from_unix_ns, to_unix_ns: all.to_unix_ns.min(range.to_unix_ns).max(from_unix_ns) }
+}
+
 impl Sum {
     fn of(
         folder: &Path,
@@ -148,7 +157,7 @@ impl Sum {
         entries: Vec<&StoredFile>,
         is_wanted: IsWanted<'_>,
     ) -> Result<Self, Failed> {
-        let merger = Merger::new(query.range, query.range.bin_ns());
+        let merger = Merger::new(query.range, covered(query.range, &entries).bin_ns());
         let mut sum = Self {
             merger,
             spans: Vec::new(),

@@ -166,13 +166,14 @@ impl<L: DecisionLog> Engine<L> {
         if self.sampler.unattached(threads.clone()).is_empty() {
             return Ok(());
         }
-        self.renew(Attachment::Tasks(threads))
+        self.renew(Attachment::Tasks(threads), self.settings)
     }
 
-    /// Reopens the clocks. Threads born meanwhile, of parents whose new clock did not run yet, get theirs
-    /// before the old clocks stop, because inherited clocks end with those.
-    fn renew(&mut self, attachment: Attachment) -> Result<(), OpenError> {
-        self.sampler.open_incoming(attachment, self.settings)?;
+    /// Reopens the clocks under these settings; if that fails, the old ones go on under theirs. Threads born meanwhile, of
+    /// parents whose new clock did not run yet, get theirs before the old clocks stop, because inherited clocks end with those.
+    fn renew(&mut self, attachment: Attachment, settings: ClockSettings) -> Result<(), OpenError> {
+        self.sampler.open_incoming(attachment, settings)?;
+        self.settings = settings;
         let attached = self.attach_to_latecomers();
         self.sampler.close_outgoing();
         attached

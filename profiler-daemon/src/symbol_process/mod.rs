@@ -258,7 +258,7 @@ pub(crate) struct WantedObject<'a> {
 pub(crate) enum ObjectNotRead {
     /// It cannot be.
     Reason(Reason),
-    /// Reading it has ended the process; less of it is read the next time.
+    /// Reading it has ended the process; it is read again, or less of it.
     Gone,
     /// Reading any of it has ended the process; how.
     GivenUp(String),

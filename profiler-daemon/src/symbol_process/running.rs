@@ -172,7 +172,7 @@ impl Running {
         });
         let why_late = waiting.late.take();
         exchanged.map_err(|error| {
-            let has_ended = why_late.is_none();
+            let has_ended = why_late.is_none() && error.kind() != io::ErrorKind::InvalidData;
             Broken { how: why_late.unwrap_or_else(|| self.how_it_ended(&error)), has_ended }
         })
     }

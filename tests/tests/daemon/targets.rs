@@ -26,7 +26,7 @@ fn a_target_that_is_restarted_is_the_same_target() -> Result<()> {
 fn a_job_that_runs_every_second_stays_attached_to() -> Result<()> {
     privileged!();
     let busy = Busy::new()?;
-    let daemon = Daemon::start(60, &busy.section("job", ""))?;
+    let daemon = Daemon::start(600, &busy.section("job", ""))?;
     let jobs = format!("while :; do {} --cpu 0.8; sleep 0.4; done", busy.path().display());
     let _jobs = start(Command::new("sh").args(["-c", &jobs]))?;
     // The first window comes soon, whatever the length of windows.

@@ -8,6 +8,7 @@ use axum::http::header::LOCATION;
 use axum::http::{HeaderValue, StatusCode};
 use config::{Pattern, Ratio, Span, TargetSettings};
 use serde::{Deserialize, Serialize};
+use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
 use super::{Answer, Call, json};
@@ -62,6 +63,20 @@ pub(crate) struct AttachBody {
     pub(crate) labels: BTreeMap<String, String>,
 }
 
+/// Lookups that may be under way: a directory of users that hangs holds no more of the threads that read profiles.
+static LOOKUPS: Semaphore = Semaphore::const_new(1);
+
+/// Looks up what a target refers to, on a thread that may wait for it.
+async fn look_up(target: TargetSettings) -> Option<(LookedUp, TargetSettings)> {
+    let permit = LOOKUPS.acquire().await.ok()?;
+    let looking_up = tokio::task::spawn_blocking(move || {
+        let found = LookedUp::of(&target);
+        drop(permit);
+        (found, target)
+    });
+    looking_up.await.ok()
+}
+
 pub(super) async fn attach(call: &Call<'_>, body: &[u8]) -> Answer {
     let asked: AttachBody = serde_json::from_slice(body).map_err(|error| {
         Problem::bad(format!("the body is not understood ({error}); see /v1/openapi.json"))
@@ -72,14 +87,13 @@ pub(super) async fn attach(call: &Call<'_>, body: &[u8]) -> Answer {
     if !problems.is_empty() {
         return Err(Problem::bad(problems.join("; ")));
     }
-    let looking_up = tokio::task::spawn_blocking(move || (LookedUp::of(&target), target));
-    let (looked_up, target) = match timeout(call.api.bounds.answer, looking_up).await {
-        Ok(Ok(found)) => found,
-        _ => {
+    let (looked_up, target) = match target.user.is_some() || target.executable.is_some() {
+        true => timeout(call.api.bounds.answer, look_up(target)).await.ok().flatten().ok_or_else(|| {
             let detail =
                 "its user or executable cannot be looked up; check the directory of users and the disk";
-            return Err(Problem::new(StatusCode::SERVICE_UNAVAILABLE, detail.to_owned()));
-        }
+            Problem::new(StatusCode::SERVICE_UNAVAILABLE, detail.to_owned())
+        })?,
+        false => (LookedUp::default(), target),
     };
     let wanted = Box::new(AttachRequest { target, looked_up, time });
     let attached = call.command(|reply| DaemonCommand::Attach(wanted, reply)).await??;

@@ -27,7 +27,7 @@ use crate::cgroup::Cgroup;
 use crate::explain;
 use crate::output::DecisionLog;
 use crate::sampler::access::{Access, OpenError};
-use crate::sampler::perf::Attachment;
+use crate::sampler::perf::{Attachment, ClockSettings};
 use crate::sampler::session::Session;
 use crate::sampler::switches::{GroupSwitches, Switches};
 use crate::sys::alarm::SwitchAlarm;
@@ -44,6 +44,8 @@ const OPENS_PER_SECOND: u64 = 400;
 
 /// How often the switches of a target without events of its threads are read (ns).
 const PAST_EVERY_NS: u64 = 60_000_000_000;
+/// Pause after clocks that could not be reopened, before that is tried for nothing but a change of what they record (ns).
+const RETRY_NS: u64 = 10_000_000_000;
 /// Alarms in a second after which the alarm is off until the next second: no other way is better.
 const RINGS: u32 = 2;
 
@@ -90,6 +92,8 @@ pub(super) struct Attaching {
     group_switches: GroupSwitches,
     past: Past,
     pub(super) ways: Ways,
+    /// When clocks could not be reopened (ns).
+    failed_ns: u64,
 }
 
 impl Attaching {
@@ -114,6 +118,7 @@ impl Attaching {
             group_switches: GroupSwitches::default(),
             past: Past::default(),
             ways: Ways::beside(others_cpus),
+            failed_ns: 0,
         }
     }
 }
@@ -134,17 +139,19 @@ impl<L: DecisionLog> Engine<L> {
         let machine_changed = attach_changed | std::mem::take(&mut self.attaching.cpus_changed);
         let machine_changed = machine_changed | std::mem::take(&mut self.reports.changed);
         // Changes that do not spoil samples meanwhile wait until events of threads may be opened again.
-        let can_wait = sampled_otherwise || self.attaching.members_changed;
+        let can_wait = (sampled_otherwise || self.attaching.members_changed)
+            && now_ns.saturating_sub(self.attaching.failed_ns) >= RETRY_NS;
         let is_due = machine_changed || has_new_threads || can_wait && may_reopen;
         if !is_due {
             return;
         }
         self.attaching.members_changed = false;
-        let (method, stack_bytes) = (self.settings.method, self.settings.stack_bytes);
-        self.settings.method = self.session.stacks.method();
-        self.settings.stack_bytes = self.session.stacks.copy_bytes();
+        let stacks = &self.session.stacks;
+        let wanted =
+            ClockSettings { method: stacks.method(), stack_bytes: stacks.copy_bytes(), ..self.settings };
         if self.nature.attaches_itself {
-            let _ = self.sampler.open_incoming(Attachment::Inside, self.settings); // only changes settings
+            self.settings = wanted;
+            let _ = self.sampler.open_incoming(Attachment::Inside, wanted); // only changes settings
             return;
         }
         let attachment = self.next_attachment();
@@ -167,9 +174,8 @@ impl<L: DecisionLog> Engine<L> {
         {
             self.attaching.switches.come(threads);
         }
-        let Err(error) = self.renew(attachment) else { return };
-        // The old clocks go on; the next attempt is made when threads' clocks may be opened again.
-        (self.settings.method, self.settings.stack_bytes) = (method, stack_bytes);
+        let Err(error) = self.renew(attachment, wanted) else { return };
+        self.attaching.failed_ns = now_ns;
         match error {
             OpenError::TargetGone => {}
             _ if attach_changed => self.attaching.choice.refuse(),

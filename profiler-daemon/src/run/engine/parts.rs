@@ -142,7 +142,7 @@ impl<L: DecisionLog> Engine<L> {
         }
     }
 
-    /// The history so far; the next one starts with the present rate.
+    /// The history so far; the next one starts with its last rate.
     fn take_history(&mut self) -> Vec<RateChange> {
         let going_on = self.history.last().map(|last| RateChange { at_s: 0.0, ..last.clone() });
         std::mem::replace(&mut self.history, going_on.into_iter().collect())

@@ -163,7 +163,9 @@ impl<L: DecisionLog> Engine<L> {
             let since = charged.since(&share.counts);
             of_each.push((owner, since, share.counts, share.cpu_ns));
         }
+        // What was lost with no sample beside it is shared out by the next ones.
         let lost = self.session.counts.lost.saturating_sub(self.shares.lost);
+        let lost = if all[0] > 0.0 { lost } else { 0 };
         self.shares.lost += lost;
         for (owner, since, counts, cpu_ns) in of_each {
             let Some(charged) = self.shares.of.get_mut(&owner) else { continue };

@@ -38,6 +38,8 @@ use crate::sys::procfs;
 const MOST_BYTES: usize = 512 << 10;
 /// Processes whose memory is kept open.
 const MAX_OPEN: usize = 64;
+/// The longest gap of untouched memory within a stack (bytes): beyond the stacks of threads lie those of others.
+const LONGEST_GAP: usize = 256 << 10;
 /// A longer `maps` is not used (bytes): some 10,000 mappings, a few milliseconds.
 const MAX_MAPS_BYTES: u64 = 1 << 20;
 const WORD: u64 = 8;
@@ -103,13 +105,15 @@ struct Memory {
     pagemap: File,
     /// Where a stack ended last: most end there again, and `maps` need not be read for it.
     last_end: u64,
+    /// Where a gap began last that is longer than any within a stack.
+    last_gap: u64,
 }
 
 impl Memory {
     /// `None` where one of the two may not be opened.
     fn open(pid: u32) -> Option<Self> {
         let open = |name| File::open(format!("/proc/{pid}/{name}")).ok();
-        Some(Self { bytes: open("mem")?, pagemap: open("pagemap")?, last_end: 0 })
+        Some(Self { bytes: open("mem")?, pagemap: open("pagemap")?, last_end: 0, last_gap: 0 })
     }
 
     /// The word at an address, if it is present.
@@ -134,10 +138,15 @@ impl Memory {
             let (read, is_end) = match page {
                 Page::Present => (self.bytes.read_at(part, address).unwrap_or(0), true),
                 Page::Untouched if address == self.last_end => (0, true),
+                Page::Untouched if address == self.last_gap && len > LONGEST_GAP => (0, false),
                 Page::Untouched => {
                     let maps = maps.get_or_insert_with(|| procfs::short_maps(pid, MAX_MAPS_BYTES));
                     let extent = |maps: &Vec<u8>| private_extent(maps, address, len);
                     let (zeros, is_end) = maps.as_ref().map_or((0, false), extent);
+                    if zeros > LONGEST_GAP {
+                        self.last_gap = address;
+                        return (done, false);
+                    }
                     part[..zeros].fill(0);
                     if is_end {
                         self.last_end = address + zeros as u64;

@@ -65,7 +65,7 @@ impl Losses {
         self.since_ns += weight_ns as f64;
     }
 
-    /// Returns the factor that makes this window's samples stand for its lost ones too, as counted by `judge_lost` so
+    /// Returns the factor that makes this window's samples stand for its lost ones too, as counted by `split_lost` so
     /// far, and starts the next window.
     pub(super) fn end_window(&mut self) -> f64 {
         let (taken_ns, lost_ns) = (std::mem::take(&mut self.taken_ns), std::mem::take(&mut self.lost_ns));

@@ -89,7 +89,10 @@ pub(super) fn private_extent(maps: &[u8], address: u64, len: usize) -> (usize, b
     let most = address.saturating_add(len as u64);
     let mut end = address;
     for region in regions(maps).skip_while(|region| region.end <= address) {
-        if end >= most || region.start > end {
+        if end >= most {
+            return (len, false);
+        }
+        if region.start > end {
             break;
         }
         if !region.is_private_memory() {
@@ -139,7 +142,7 @@ mod tests {
 5000-6000 rw-p 00000000 00:00 0 [stack]
 7000-8000 rw-s 00000000 00:00 0 
 ";
-        assert_eq!(private_extent(MAPS, 0x1800, 0x100), (0x100, true));
+        assert_eq!(private_extent(MAPS, 0x1800, 0x100), (0x100, false));
         assert_eq!(private_extent(MAPS, 0x1800, 0x4000), (0x1800, false));
         assert_eq!(private_extent(MAPS, 0x3000, 0x1000), (0, false));
         assert_eq!(private_extent(MAPS, 0x4000, 0x1000), (0, true));
