@@ -20,7 +20,7 @@ use crate::stats::Stats;
 use crate::truth::Truth;
 
 /// Longest time of a run in these tests; a longer one hangs, and is killed.
-const PATIENCE: Duration = Duration::from_secs(240);
+const PATIENCE: Duration = Duration::from_secs(400);
 
 /// The profiler under test: `$SWEETSPOT`, or this workspace's own release build, brought up to date first.
 ///
