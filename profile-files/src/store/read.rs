@@ -145,9 +145,7 @@ struct Sum {
 /// The part of a range in which these files have something: much of it may be older than the store.
 fn covered(range: Range, entries: &[&StoredFile]) -> Range {
     let spans = entries.iter().flat_map(|entry| entry.stamp.time_ranges.iter().map(TimeRange::span));
-    let all = spans.reduce(Range::with).unwrap_or(range);
-    let from_unix_ns = all.from_unix_ns.max(range.from_unix_ns);
-    Range { from_unix_ns, to_unix_ns: all.to_unix_ns.min(range.to_unix_ns).max(from_unix_ns) }
+    spans.reduce(Range::with).map_or(range, |all| all.part_in(range))
 }
 
 impl Sum {
@@ -186,11 +184,7 @@ impl Sum {
 
     /// What a file holds was kept, also where the middle of its window is not in the range.
     fn add(&mut self, query: &Query, entry: &StoredFile, profile: &SymbolizedProfile) {
-        let inside = |span: Range| Range {
-            from_unix_ns: span.from_unix_ns.max(query.range.from_unix_ns),
-            to_unix_ns: span.to_unix_ns.min(query.range.to_unix_ns),
-        };
-        let spans = entry.stamp.time_ranges.iter().map(|time_range| inside(time_range.span()));
+        let spans = entry.stamp.time_ranges.iter().map(|time_range| time_range.span().part_in(query.range));
         let spans: Vec<Range> = spans.filter(|span| span.from_unix_ns < span.to_unix_ns).collect();
         if self.merger.add(profile) && !spans.is_empty() {
             let length_ns =

@@ -74,6 +74,12 @@ impl Range {
         }
     }
 
+    /// The part of it that lies in another; empty, at some moment, if there is none.
+    pub fn part_in(self, other: Self) -> Self {
+        let from_unix_ns = self.from_unix_ns.max(other.from_unix_ns);
+        Self { from_unix_ns, to_unix_ns: self.to_unix_ns.min(other.to_unix_ns).max(from_unix_ns) }
+    }
+
     /// Whether it holds this moment.
     pub fn contains(self, unix_ns: u64) -> bool {
         (self.from_unix_ns..self.to_unix_ns).contains(&unix_ns)
@@ -143,11 +149,9 @@ impl Merger {
         true
     }
 
-    /// Notes that a profile is of `run`, part of which lies in the range.
+    /// Extends the covered time by the part of `run` that lies in the range.
     fn cover(&mut self, run: Range) {
-        let from_unix_ns = run.from_unix_ns.max(self.range.from_unix_ns);
-        let to_unix_ns = run.to_unix_ns.min(self.range.to_unix_ns).max(from_unix_ns);
-        let part = Range { from_unix_ns, to_unix_ns };
+        let part = run.part_in(self.range);
         self.covered = Some(self.covered.map_or(part, |covered| covered.with(part)));
     }
 

@@ -114,7 +114,7 @@ pub(super) fn characterise(access: Access, place: CpuPair, step: impl Fn() + Cop
 }
 
 /// The model with what the handler takes and what follows from that, where it could be timed. A frame and a byte are work of
-/// the handler, whose times tell their costs better than slices do.
+/// the handler: its times measure these costs more precisely than slices do.
 fn with_handler(
     model: CostModel,
     computing: Cost,

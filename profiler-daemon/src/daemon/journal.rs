@@ -132,7 +132,7 @@ struct StoreLog {
     told: Dropped,
 }
 
-/// A window writer whose folder the settings no longer name: it stores what it has, and ends.
+/// The window writer of a folder that the settings no longer name. It stores the windows that it still has, then ends.
 pub(super) struct LeavingWriter {
     pub(super) writer: WindowWriter,
     /// What was logged of the windows that it dropped.

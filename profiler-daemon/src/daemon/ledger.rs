@@ -117,7 +117,7 @@ mod tests {
         assert_eq!(settled(10, 4), (10, 4));
         assert_eq!(settled(12, 0), (12, 4), "the store has moved");
         assert_eq!(settled(20, 3), (20, 7));
-        // Another target of the name, whose writer forgot those of the one before.
+        // Another target with this name: the writer counts its samples from zero.
         assert_eq!(settled(1, 0), (21, 7));
         assert_eq!(settled(2, 1), (22, 8));
     }

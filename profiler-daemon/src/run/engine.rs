@@ -169,8 +169,8 @@ impl<L: DecisionLog> Engine<L> {
         self.renew(Attachment::Tasks(threads), self.settings)
     }
 
-    /// Reopens the clocks under these settings; if that fails, the old ones go on under theirs. Threads born meanwhile, of
-    /// parents whose new clock did not run yet, get theirs before the old clocks stop, because inherited clocks end with those.
+    /// Reopens the clocks under these settings; if that fails, the old ones go on under theirs. Threads that were
+    /// born before the new clock of their parent ran get a clock before the old ones stop, because inherited clocks end with those.
     fn renew(&mut self, attachment: Attachment, settings: ClockSettings) -> Result<(), OpenError> {
         self.sampler.open_incoming(attachment, settings)?;
         self.settings = settings;

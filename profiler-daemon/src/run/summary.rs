@@ -303,7 +303,7 @@ pub(crate) fn parts(account: &Account) -> OverheadParts {
 
 /// What stacks lack if some unwind tables were left out.
 const NO_ROOM_FOR_TABLES: &str =
-    "end in code whose unwind tables had no room in memory: raise --symbol-memory";
+    "end in code whose unwind tables did not fit into memory: raise --symbol-memory";
 
 /// What stacks lack that ended so, and what would complete them.
 fn remedy(outcome: Outcome) -> Option<&'static str> {

@@ -375,7 +375,7 @@ fn a_writer_that_is_not_put_in_force_does_not_pace_reading() {
     starve(&writer);
     assert!(!symbols.may_read_on());
     let prepared = start(&other);
-    assert!(!symbols.may_read_on(), "nobody bounds the budget of a prepared writer");
+    assert!(!symbols.may_read_on(), "a prepared writer does not pace reading");
     drop(prepared);
     assert!(!symbols.may_read_on());
     writer.allow(0.0, 0.0);

@@ -44,7 +44,7 @@ const OPENS_PER_SECOND: u64 = 400;
 
 /// How often the switches of a target without events of its threads are read (ns).
 const PAST_EVERY_NS: u64 = 60_000_000_000;
-/// Pause after clocks that could not be reopened, before that is tried for nothing but a change of what they record (ns).
+/// Pause after a failed attempt to reopen clocks, before a change of what they record is a reason to try again (ns).
 const RETRY_NS: u64 = 10_000_000_000;
 /// Alarms in a second after which the alarm is off until the next second: no other way is better.
 const RINGS: u32 = 2;
@@ -93,7 +93,7 @@ pub(super) struct Attaching {
     past: Past,
     pub(super) ways: Ways,
     /// When clocks could not be reopened (ns).
-    failed_ns: u64,
+    failed_ns: Option<u64>,
 }
 
 impl Attaching {
@@ -118,7 +118,7 @@ impl Attaching {
             group_switches: GroupSwitches::default(),
             past: Past::default(),
             ways: Ways::beside(others_cpus),
-            failed_ns: 0,
+            failed_ns: None,
         }
     }
 }
@@ -140,7 +140,7 @@ impl<L: DecisionLog> Engine<L> {
         let machine_changed = machine_changed | std::mem::take(&mut self.reports.changed);
         // Changes that do not spoil samples meanwhile wait until events of threads may be opened again.
         let can_wait = (sampled_otherwise || self.attaching.members_changed)
-            && now_ns.saturating_sub(self.attaching.failed_ns) >= RETRY_NS;
+            && self.attaching.failed_ns.is_none_or(|failed_ns| now_ns.saturating_sub(failed_ns) >= RETRY_NS);
         let is_due = machine_changed || has_new_threads || can_wait && may_reopen;
         if !is_due {
             return;
@@ -175,7 +175,7 @@ impl<L: DecisionLog> Engine<L> {
             self.attaching.switches.come(threads);
         }
         let Err(error) = self.renew(attachment, wanted) else { return };
-        self.attaching.failed_ns = now_ns;
+        self.attaching.failed_ns = Some(now_ns);
         match error {
             OpenError::TargetGone => {}
             _ if attach_changed => self.attaching.choice.refuse(),

@@ -5,8 +5,8 @@
 //! address into the same function, which may have called another function by now. Then that function has not returned,
 //! and everything further out is unchanged.
 //!
-//! Sampling waits for these reads, so they must not cause page faults: a process can run on a stack whose outer pages
-//! are a file that it serves itself (FUSE), and never answer. Pages in swap wait for a disk. `/proc/PID/pagemap`, which is
+//! Sampling waits for these reads, so they must not cause page faults. The outer pages of a stack may belong to a file that
+//! the process itself serves (FUSE) and never delivers; pages in swap take a disk. `/proc/PID/pagemap`, which is
 //! read without a fault, is consulted first:
 //!
 //! | page | treatment |
@@ -21,7 +21,7 @@
 //!
 //! - A race: a process may replace a mapping, or the kernel may swap a page out, between the look and the read.
 //! - `pagemap`, `maps` and `mem` all wait for the lock of the address space, as other files of `/proc/PID` do. A process
-//!   whose own page faults or calls hold that lock for long makes them wait.
+//!   that holds this lock for long delays them.
 
 mod pages;
 
@@ -213,10 +213,15 @@ mod tests {
         File::open("/proc/self/mem").unwrap().read_exact_at(&mut copy, base).unwrap();
         let stack = StackCopy::of_bytes(&copy, COPIED);
         let mut deeper = DeeperStacks { bytes: vec![0xff; COPIED + MOST_BYTES], ..Default::default() };
-        let whole = deeper.read(std::process::id(), stack, &[base, base + 40], |a, b| a == b)?;
-        let mut bytes = vec![0; whole.len()];
-        whole.copy_to(&mut bytes);
-        Some((bytes, whole.is_full()))
+        let mut read = || {
+            let whole = deeper.read(std::process::id(), stack, &[base, base + 40], |a, b| a == b)?;
+            let mut bytes = vec![0; whole.len()];
+            whole.copy_to(&mut bytes);
+            Some((bytes, whole.is_full()))
+        };
+        let first = read();
+        assert!(read() == first, "what is remembered of it changes nothing");
+        first
     }
 
     fn map_file(file: &File, bytes: usize) -> MmapRaw {
@@ -239,6 +244,16 @@ mod tests {
         let (bytes, _) = read_own(map.as_ptr() as u64).unwrap();
         assert!(bytes.len() >= map.len(), "{} bytes", bytes.len());
         assert!(bytes[..map.len()] == map[..]);
+    }
+
+    /// Above the stack of a thread lies that of another, mostly untouched.
+    #[test]
+    fn a_long_gap_ends_a_stack_incomplete() {
+        let page = page_size();
+        let mut map = MmapMut::map_anon(2 * LONGEST_GAP).unwrap();
+        map[..page].fill(1);
+        let (bytes, may_go_on) = read_own(map.as_ptr() as u64).unwrap();
+        assert_eq!((bytes.len(), may_go_on), (page, true));
     }
 
     #[test]
