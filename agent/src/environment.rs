@@ -5,8 +5,8 @@
 use core::cell::UnsafeCell;
 use core::ffi::{c_char, c_void};
 use core::ptr;
-use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
-use core::sync::atomic::{AtomicPtr, AtomicUsize};
+use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
+use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize};
 
 use agent_memory::{LIBRARY, PLACE, PRELOAD, SEPARATOR};
 
@@ -82,6 +82,8 @@ static OUR_LIBRARY: KeptVariable = KeptVariable::new();
 static FIRST: AtomicPtr<EnvironmentString> = AtomicPtr::new(ptr::null_mut());
 /// Calls that have ours put there at the moment.
 static LENT: AtomicUsize = AtomicUsize::new(0);
+/// Whether ours are in the program's own environment meanwhile.
+static IS_LENT: AtomicBool = AtomicBool::new(false);
 
 /// The memory's place, which ends with a zero; null if the environment had none.
 pub(crate) fn place() -> EnvironmentString {
@@ -303,12 +305,13 @@ pub(crate) fn lend() {
         first.sub(2).write(OUR_LIBRARY.entry());
         replace(first.sub(2));
     }
+    IS_LENT.store(true, Release);
 }
 
 /// Takes them out again.
 pub(crate) fn take_back() {
     let first = FIRST.load(Acquire);
-    if LENT.fetch_sub(1, Relaxed) != 1 || first.is_null() {
+    if LENT.fetch_sub(1, Relaxed) != 1 || !IS_LENT.swap(false, AcqRel) {
         return;
     }
     if current() == first.wrapping_sub(2).cast_const() {
@@ -321,12 +324,16 @@ pub(crate) fn take_back() {
         let mut to = 0;
         for from in 0..count(entries) {
             let entry = *entries.add(from);
-            if entry != OUR_PLACE.entry() && entry != OUR_LIBRARY.entry() {
-                *entries.add(to) = entry;
-                to += 1;
+            if entry == OUR_PLACE.entry() || entry == OUR_LIBRARY.entry() {
+                continue;
             }
+            // What comes before ours is left as it is: another thread may be writing there.
+            if to < from {
+                *entries.add(to) = entry;
+            }
+            to += 1;
         }
-        if !entries.is_null() {
+        if to < count(entries) {
             *entries.add(to) = ptr::null();
         }
     }

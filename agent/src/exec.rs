@@ -90,7 +90,7 @@ pub(crate) fn find_linker() {
 /// Whether anything is given on by this process.
 fn gives_on() -> bool {
     let has_memory = || memory::get().is_some_and(|memory| !memory.is_over(sys::monotonic_ns()));
-    memory::ENABLED.load(Relaxed) && !control::is_injected() && guard::may_look() && has_memory()
+    memory::ENABLED.load(Relaxed) && !control::is_injected() && guard::may_give_on() && has_memory()
 }
 
 /// What has to come before the agent in this program; `None` if it is to run without the agent.

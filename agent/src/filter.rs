@@ -22,6 +22,27 @@ const DATA_WORDS: usize = 16;
 /// What it takes to look at a program's file (`exec`).
 const LOOKS: [c_long; 5] =
     [libc::SYS_openat, libc::SYS_newfstatat, libc::SYS_pread64, libc::SYS_fgetxattr, libc::SYS_close];
+/// What the agent of a program calls as it begins, and as it takes samples: a filter goes on to hold in programs that are executed,
+/// and may end those that call what it does not let through.
+const BEGINS: [c_long; 17] = [
+    libc::SYS_timer_create,
+    libc::SYS_timer_settime,
+    libc::SYS_timer_delete,
+    libc::SYS_getpid,
+    libc::SYS_gettid,
+    libc::SYS_getppid,
+    libc::SYS_prctl,
+    libc::SYS_rt_sigaction,
+    libc::SYS_rt_sigprocmask,
+    libc::SYS_rt_sigreturn,
+    libc::SYS_mmap,
+    libc::SYS_munmap,
+    libc::SYS_mremap,
+    libc::SYS_read,
+    libc::SYS_prlimit64,
+    libc::SYS_process_vm_readv,
+    libc::SYS_clock_gettime,
+];
 /// Words that a filter may keep to itself.
 const SCRATCH: usize = 16;
 
@@ -114,7 +135,7 @@ pub(crate) unsafe fn before(program: *const libc::sock_fprog, is_for_all: bool) 
     let lets = Lets {
         end_handlers: allows(steps, libc::SYS_rt_sigreturn),
         set: allows(steps, libc::SYS_timer_settime),
-        look: LOOKS.iter().all(|&number| allows(steps, number)),
+        give_on: LOOKS.iter().chain(&BEGINS).all(|&number| allows(steps, number)),
         stop: allows(steps, libc::SYS_getpid) && allows(steps, libc::SYS_timer_delete),
     };
     guard::before_filter(lets, is_for_all);

@@ -2,8 +2,10 @@
 //!
 //! The agent evaluates a filter before it takes effect (`filter`), and then makes only the system calls that the
 //! filter allows. Timers that may not be set keep their period; timers that may not be stopped run on. The
-//! promise of no new privileges that precedes a filter forbids nothing by itself. A filter that the process
-//! started with is no danger: it answers, and a thread whose timer it refuses is not sampled. If a filter
+//! promise of no new privileges that precedes a filter forbids nothing by itself. The same filter
+//! holds in the programs that the process executes: they get an agent only where it lets through all that an agent
+//! calls. One that the process started with without us is no danger where it answers: a thread whose timer it refuses
+//! is not sampled. If a filter
 //! forbids the return from a signal handler, the timers are removed.
 //!
 //! The strict mode also forbids reading the processor's clock: even reading the time ends the thread. Such a
@@ -18,8 +20,8 @@ use crate::{memory, sys, threads};
 static SHUT: AtomicBool = AtomicBool::new(false);
 /// The same, and it does not let through what it takes to set a timer.
 static FIXED: AtomicBool = AtomicBool::new(false);
-/// The same, and it does not let through what it takes to look at a file.
-static BLIND: AtomicBool = AtomicBool::new(false);
+/// The same, and it does not let through what it takes to sample a program that is executed.
+static NO_HEIRS: AtomicBool = AtomicBool::new(false);
 /// Whether a filter was put up since the program began that does not let through what it takes to stop a timer.
 static MUTE: AtomicBool = AtomicBool::new(false);
 
@@ -35,9 +37,9 @@ pub(crate) fn may_set_timers() -> bool {
     !FIXED.load(Acquire)
 }
 
-/// Whether files may be looked at.
-pub(crate) fn may_look() -> bool {
-    !BLIND.load(Acquire)
+/// Whether programs that are executed from here may be sampled: a filter holds in them too.
+pub(crate) fn may_give_on() -> bool {
+    !NO_HEIRS.load(Acquire)
 }
 
 /// Whether a timer may be stopped.
@@ -69,8 +71,8 @@ pub(crate) struct Lets {
     pub(crate) end_handlers: bool,
     /// To set a timer.
     pub(crate) set: bool,
-    /// To open a file, to read it and what is known of it.
-    pub(crate) look: bool,
+    /// To look at a program's file, and all that an agent in that program calls.
+    pub(crate) give_on: bool,
     /// To ask for the process, and to stop a timer.
     pub(crate) stop: bool,
 }
@@ -81,8 +83,8 @@ pub(crate) fn before_filter(lets: Lets, is_for_all: bool) {
     if !lets.set {
         FIXED.store(true, Release);
     }
-    if !lets.look {
-        BLIND.store(true, Release);
+    if !lets.give_on {
+        NO_HEIRS.store(true, Release);
     }
     if !lets.end_handlers {
         threads::stop_for_filter(is_for_all);

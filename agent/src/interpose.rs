@@ -92,7 +92,8 @@ pub(crate) fn handle(signal: c_int, handler: Handler) -> bool {
         let mut action: libc::sigaction = mem::zeroed();
         action.sa_sigaction = handler as usize;
         action.sa_flags = libc::SA_SIGINFO | libc::SA_RESTART | libc::SA_ONSTACK;
-        libc::sigfillset(&raw mut action.sa_mask);
+        // The signals of the C library too, which `sigfillset` leaves out: one of them cancels threads.
+        (&raw mut action.sa_mask).cast::<u64>().write(u64::MAX);
         action
     };
     // SAFETY: the pointer is valid for the call.

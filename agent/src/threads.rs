@@ -217,7 +217,7 @@ fn enter(bounds: StackBounds, begins: Option<How>) {
     thread.tid.store(tid, Relaxed);
     let timer = sys::timer_create(tid, handler::signal(), handler::value_of(index));
     thread.timer.store(timer.unwrap_or(-1), Relaxed);
-    if timer.is_none() || !remember(index) || !thread.start(&memory, tid) {
+    if timer.is_none() || !remember(index, tid) || !thread.start(&memory, tid) {
         memory.note_refused();
         stop(thread);
         slot.end();
@@ -286,10 +286,25 @@ pub(crate) fn forget_all() {
     }
 }
 
-fn remember(slot: usize) -> bool {
+/// Bits of what a thread notes that are its slot's.
+const SLOT_BITS: u32 = 24;
+
+/// What a thread notes of its slot: its own id with it, since a slot that was given up while the profiler stood still is
+/// another thread's by then.
+fn noted(tid: u32, slot: usize) -> usize {
+    (tid as usize) << SLOT_BITS | (slot + 1)
+}
+
+/// The slot that was noted, if it is still the thread's.
+fn slot_of(noted: usize) -> Option<usize> {
+    let slot = (noted & ((1 << SLOT_BITS) - 1)).checked_sub(1)?;
+    get(slot).filter(|thread| thread.tid.load(Relaxed) as usize == noted >> SLOT_BITS).map(|_| slot)
+}
+
+fn remember(slot: usize, tid: u32) -> bool {
     let Some(key) = KEY.load(Acquire).checked_sub(1) else { return false };
     // SAFETY: the key was created; the value is a number and no pointer.
-    unsafe { libc::pthread_setspecific(key, (slot + 1) as *const c_void) == 0 }
+    unsafe { libc::pthread_setspecific(key, noted(tid, slot) as *const c_void) == 0 }
 }
 
 /// The calling thread's slot. In a process that we were loaded into none is noted: what a thread still has noted there was its
@@ -300,7 +315,7 @@ fn own_slot() -> Option<usize> {
     }
     let key = KEY.load(Acquire).checked_sub(1)?;
     // SAFETY: the key was created.
-    (unsafe { libc::pthread_getspecific(key) } as usize).checked_sub(1)
+    slot_of(unsafe { libc::pthread_getspecific(key) } as usize)
 }
 
 /// The parent's slot is no child's.
@@ -352,7 +367,7 @@ pub(crate) fn at_exit() {
 
 /// The thread ends, in whatever way: called by the C library.
 unsafe extern "C" fn leave(value: *mut c_void) {
-    let Some(index) = (value as usize).checked_sub(1) else { return };
+    let Some(index) = slot_of(value as usize) else { return };
     let _using = Using::begin();
     // To an injected agent the slot is another's: see `own_slot`.
     if let Some(memory) = memory::get().filter(|_| !control::is_injected()) {

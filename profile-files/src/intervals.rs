@@ -74,15 +74,15 @@ pub struct Reached {
     pub cpu_s_to_converge: Option<f64>,
 }
 
-/// The intervals of all functions, given what each had at which time, the largest first. Nothing without windows: a
-/// file of another tool has none.
+/// The intervals of all functions, given what each had at which time, the largest first. Nothing without windows or a
+/// confidence: a file of another tool has none.
 pub(super) fn table<'a>(
     profile: &SymbolizedProfile,
     times: &Times,
     total: &ByTime,
     functions: impl Iterator<Item = &'a ByTime>,
 ) -> Option<IntervalTable> {
-    if profile.windows.is_empty() {
+    if profile.windows.is_empty() || profile.run.how.confidence <= 0.0 {
         return None;
     }
     let in_windows: Vec<Amount> =

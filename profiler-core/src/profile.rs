@@ -113,7 +113,7 @@ pub struct Unknown {
 }
 
 /// A function and the line in it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Line {
     /// The function.
     pub function: FunctionIndex,

@@ -8,7 +8,7 @@ mod report;
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
+use clap::builder::{PathBufValueParser, PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::{Args, Parser, Subcommand};
 use config::{AttachMode, Backend, Bytes, Hertz, Ratio, SamplingSettings, Span, Threads, Unwind};
 use profile_files::Format;
@@ -160,7 +160,7 @@ pub(crate) struct SamplingArgs {
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Output")]
 pub(crate) struct OutputArgs {
-    #[arg(short, long = "output", value_name = "FILE", value_parser = output_file, help = output_help("a table"))]
+    #[arg(short, long = "output", value_name = "FILE", value_parser = output_file(), help = output_help("a table"))]
     pub(crate) output: Vec<OutputFile>,
     /// Write each control decision, and a summary at the end, to FILE: one JSON object per line.
     #[arg(long, value_name = "FILE")]
@@ -211,7 +211,7 @@ pub(crate) struct PlanArgs {
     #[arg(help = Backend::PLAN_HELP)]
     pub(crate) backend: Backend,
     /// Also draw the curve to FILE (.svg).
-    #[arg(short, long = "output", value_name = "FILE", value_parser = picture_file)]
+    #[arg(short, long = "output", value_name = "FILE", value_parser = picture_file())]
     pub(crate) output: Option<PathBuf>,
     /// Print one JSON object instead of text.
     #[arg(long)]
@@ -248,7 +248,7 @@ pub(crate) struct EvaluateArgs {
     #[arg(long)]
     pub(crate) quick: bool,
     /// Also write a chart (.svg) or all figures (.json) to FILE; may be repeated.
-    #[arg(short, long = "output", value_name = "FILE", value_parser = evaluation_file)]
+    #[arg(short, long = "output", value_name = "FILE", value_parser = evaluation_file())]
     pub(crate) output: Vec<PathBuf>,
     /// How to unwind stacks: auto, fp (frame pointers) or dwarf (unwind tables).
     #[arg(long, value_name = "HOW", default_value_t = defaults().unwind)]
@@ -343,10 +343,12 @@ fn defaults() -> SamplingSettings {
     SamplingSettings::default()
 }
 
-fn output_file(text: &str) -> Result<OutputFile, String> {
-    let path = PathBuf::from(text);
-    let format = Format::of(&path)?;
-    Ok(OutputFile { path, format })
+/// What `-o` takes: any file name whose ending is a format's.
+fn output_file() -> impl TypedValueParser<Value = OutputFile> {
+    PathBufValueParser::new().try_map(|path| {
+        let format = Format::of(&path)?;
+        Ok::<_, String>(OutputFile { path, format })
+    })
 }
 
 /// What `-o` says of itself, where without it this would be printed.
@@ -370,17 +372,22 @@ fn sentence(text: &str) -> String {
     first.chain(letters).collect()
 }
 
-fn picture_file(text: &str) -> Result<PathBuf, String> {
-    ending_in(&["svg"], text).ok_or_else(|| "the name of a picture must end in .svg".to_owned())
+fn picture_file() -> impl TypedValueParser<Value = PathBuf> {
+    file_ending_in(&["svg"], "the name of a picture must end in .svg")
 }
 
-fn evaluation_file(text: &str) -> Result<PathBuf, String> {
-    ending_in(&["svg", "json"], text).ok_or_else(|| "the name must end in .svg or .json".to_owned())
+fn evaluation_file() -> impl TypedValueParser<Value = PathBuf> {
+    file_ending_in(&["svg", "json"], "the name must end in .svg or .json")
 }
 
-fn ending_in(endings: &[&str], text: &str) -> Option<PathBuf> {
-    let path = PathBuf::from(text);
-    path.extension().is_some_and(|ending| endings.iter().any(|known| ending == *known)).then_some(path)
+fn file_ending_in(
+    endings: &'static [&'static str],
+    otherwise: &'static str,
+) -> impl TypedValueParser<Value = PathBuf> {
+    PathBufValueParser::new().try_map(move |path| {
+        let ends = path.extension().is_some_and(|ending| endings.iter().any(|known| ending == *known));
+        if ends { Ok(path) } else { Err(otherwise) }
+    })
 }
 
 fn shape(text: &str) -> Result<Shape, String> {

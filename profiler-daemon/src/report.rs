@@ -138,6 +138,12 @@ fn pooled(profiles: &[SymbolizedProfile]) -> SymbolizedProfile {
         merger.add(profile);
     }
     let mut sum = merger.finish();
+    // A file of another tool does not say what was sampled when: nor does the sum.
+    let says_when = |profile: &SymbolizedProfile| profile.stacks.is_empty() || !profile.windows.is_empty();
+    if !profiles.iter().all(says_when) {
+        sum.windows.clear();
+        sum.stacks.iter_mut().for_each(|stack| stack.windows.clear());
+    }
     sum.run
         .notes
         .push(format!("this is the sum of {} files, each taken to be of another host", profiles.len()));

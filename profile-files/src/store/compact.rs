@@ -81,7 +81,7 @@ impl<D: Disk> Store<D> {
         // What is read are files: nothing that they hold may end the one that keeps windows.
         let work = catch_unwind(AssertUnwindSafe(|| self.merge(&group, may_go_on)))
             .unwrap_or_else(|_| Err(failed("internal error; see sweetspot's log")));
-        let done = work.and_then(|work| self.carry_out(work));
+        let done = work.and_then(|work| self.carry_out(work, now));
         self.outboxes.release(&group.paths);
         match done {
             Ok(()) => {
@@ -164,7 +164,7 @@ impl<D: Disk> Store<D> {
         if may_go_on() { Ok(Some(merger.finish())) } else { Err(Unmerged::GivenUp) }
     }
 
-    fn carry_out(&mut self, work: Work) -> Result<(), Unmerged> {
+    fn carry_out(&mut self, work: Work, now: &Now) -> Result<(), Unmerged> {
         match work {
             Work::Remove(held, day) => {
                 let day = self.folder.join(day);
@@ -174,7 +174,7 @@ impl<D: Disk> Store<D> {
                 let gone = self.remove_all(&held) == held.len() as u64;
                 if gone { Ok(()) } else { Err(failed("the disk removes no files; check it")) }
             }
-            Work::Replace { stamp, sealed, sources } => self.replace(stamp, &sealed, &sources),
+            Work::Replace { stamp, sealed, sources } => self.replace(stamp, &sealed, &sources, now),
         }
     }
 
@@ -182,10 +182,16 @@ impl<D: Disk> Store<D> {
     ///
     /// Until the sources are removed, both take room. The oldest files are evicted for it; if a source is among them,
     /// the merge fails with [`Unmerged::NoRoom`] and evicts nothing.
-    fn replace(&mut self, stamp: Stamp, sealed: &Sealed, sources: &[PathBuf]) -> Result<(), Unmerged> {
+    fn replace(
+        &mut self,
+        stamp: Stamp,
+        sealed: &Sealed,
+        sources: &[PathBuf],
+        now: &Now,
+    ) -> Result<(), Unmerged> {
         let size = listing::room(sealed.bytes.len() as u64);
         let over = self.size().1.saturating_add(size).saturating_sub(self.settings.bytes);
-        let oldest = plan::oldest(&self.index, over);
+        let oldest = plan::oldest(&self.index, over, now);
         let freed: u64 = oldest.iter().filter_map(|path| self.index.get(path)).map(|entry| entry.size).sum();
         if freed < over || oldest.iter().any(|path| sources.contains(path)) {
             return Err(Unmerged::NoRoom(size));

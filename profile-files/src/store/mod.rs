@@ -270,7 +270,7 @@ impl<D: Disk> Store<D> {
                 );
                 None
             });
-            found.unwrap_or_else(|| Position::new(now.clone(), export))
+            found.map_or_else(|| Position::new(now.clone(), export), |position| position.in_boot(now))
         };
         let positions = new.map(|export| (export.name.clone(), position(export))).collect();
         for (name, position) in self.outboxes.replace(exports, positions, &self.index) {

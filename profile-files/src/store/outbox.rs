@@ -16,7 +16,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock, RwLockRead
 use std::time::{Duration, Instant};
 
 use config::Pattern;
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::index::FileIndex;
 use super::listing::{self, StoredFile};
@@ -255,11 +255,11 @@ struct SharedOutboxes {
 
 /// Which files may be merged with which.
 #[derive(Debug, Default)]
-pub(super) struct Classes(FxHashMap<PathBuf, Option<u16>>);
+pub(super) struct Classes(FxHashMap<PathBuf, Option<u128>>);
 
 impl Classes {
     /// Files of one class may be merged with each other; one of none stays as it is. Nobody waits for those of class 0.
-    pub(super) fn of(&self, path: &Path) -> Option<u16> {
+    pub(super) fn of(&self, path: &Path) -> Option<u128> {
         self.0.get(path).copied().unwrap_or(Some(0))
     }
 }
@@ -374,14 +374,18 @@ impl Outboxes {
     /// Which files may be merged with which just now; those that wait only if they are more than `most_unmerged`.
     pub(super) fn classes(&self, most_unmerged: usize) -> Classes {
         let all = self.all();
-        let is_crowded = all.iter().map(|outbox| outbox.waiting.len()).sum::<usize>() > most_unmerged;
+        let waiting: FxHashSet<&PathBuf> = all.iter().flat_map(|outbox| outbox.waiting.keys()).collect();
+        let is_crowded = waiting.len() > most_unmerged;
         let mut classes = Classes::default();
         for (at, outbox) in all.iter().enumerate() {
             for (path, waiting) in &outbox.waiting {
                 let class = classes.0.entry(path.clone()).or_insert(Some(0));
                 let is_begun = outbox.position.in_parts.contains_key(path);
                 let may_merge = is_crowded && waiting.hold == Hold::Free && !is_begun;
-                *class = class.filter(|_| may_merge).map(|class| class | 1 << (at % 16));
+                // Those of more exports than a class can tell apart stay as they are.
+                *class = class
+                    .filter(|_| may_merge)
+                    .and_then(|class| Some(class | 1_u128.checked_shl(at as u32)?));
             }
         }
         classes
@@ -390,9 +394,14 @@ impl Outboxes {
     /// Keeps files from being sent while they are merged; whether none of them is being sent.
     pub(super) fn claim(&self, paths: &[PathBuf]) -> bool {
         let mut all = self.all();
+        // Some may have been sent since their classes were asked for: the others would take them along once more.
         let is_free = |outbox: &Outbox| {
-            let mut found = paths.iter().filter_map(|path| outbox.waiting.get(path));
-            found.all(|waiting| waiting.hold == Hold::Free)
+            let found: Vec<_> = paths.iter().filter_map(|path| outbox.waiting.get(path)).collect();
+            let is_begun = paths.iter().any(|path| outbox.position.in_parts.contains_key(path));
+            found.is_empty()
+                || found.len() == paths.len()
+                    && !is_begun
+                    && found.iter().all(|waiting| waiting.hold == Hold::Free)
         };
         let are_free = all.iter().all(is_free);
         if are_free {

@@ -1,6 +1,7 @@
 //! What shall become of the files: which are too old, which make room, which are merged. Nothing here reads a clock or a
 //! disk.
 
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
@@ -39,27 +40,29 @@ pub(crate) fn expired(index: &FileIndex, age_ns: u64, now: &Now) -> Vec<PathBuf>
 }
 
 /// How long ago a file's time ended (ns). Of this boot the monotonic clock tells, so that a wall clock that jumps ahead does
-/// not make today's profiles old.
+/// not make today's profiles old; and a file of an earlier boot is as old as this one, whatever its wall clock said.
 fn since(entry: &StoredFile, now: &Now) -> u64 {
     let ago = entry.stamp.time_ranges.iter().map(|time_range| {
         if time_range.boot == now.boot {
             now.monotonic_ns.saturating_sub(time_range.to_ns)
         } else {
-            now.unix_ns.saturating_sub(time_range.span().to_unix_ns)
+            now.unix_ns.saturating_sub(time_range.span().to_unix_ns).max(now.monotonic_ns)
         }
     });
     ago.min().unwrap_or_default()
 }
 
 /// The oldest files that together take at least this room.
-pub(crate) fn oldest(index: &FileIndex, room: u64) -> Vec<PathBuf> {
+pub(crate) fn oldest(index: &FileIndex, room: u64, now: &Now) -> Vec<PathBuf> {
+    let mut files: Vec<&StoredFile> = index.values().collect();
+    files.sort_by_cached_key(|entry| Reverse(since(entry, now)));
     let mut freed = 0;
     let enough = |entry: &&StoredFile| {
         let needed = freed < room;
         freed += entry.size;
         needed
     };
-    index.values().take_while(enough).map(|entry| entry.path.clone()).collect()
+    files.into_iter().take_while(enough).map(|entry| entry.path.clone()).collect()
 }
 
 /// Files to be merged into one.
@@ -72,7 +75,7 @@ pub(crate) struct MergeGroup {
 }
 
 /// Whose files are merged with each other, the span in which they begin (s since the Unix epoch), and their class.
-type GroupKey<'e> = (u64, &'e str, &'e BTreeMap<String, String>, u16);
+type GroupKey<'e> = (u64, &'e str, &'e BTreeMap<String, String>, u128);
 
 /// The next files to be merged, the oldest first; none of those at paths that shall wait. Files are merged with others of their
 /// class; those of class 0 become days, and those of none stay as they are.
@@ -81,7 +84,7 @@ pub(crate) fn next_group(
     settings: &StoreTerms,
     now: &Now,
     days_first: bool,
-    class: impl Fn(&Path) -> Option<u16>,
+    class: impl Fn(&Path) -> Option<u128>,
     waits: impl Fn(&MergeGroup) -> bool,
 ) -> Option<MergeGroup> {
     let of_level = |level: Level| match level {
@@ -103,7 +106,7 @@ fn groups(
     length_s: u64,
     after_ns: u64,
     now: &Now,
-    class: &dyn Fn(&Path) -> Option<u16>,
+    class: &dyn Fn(&Path) -> Option<u128>,
 ) -> Vec<MergeGroup> {
     let is_over = |end_unix_ns: u64| end_unix_ns.saturating_add(after_ns) <= now.unix_ns;
     let mut groups: BTreeMap<GroupKey<'_>, Vec<&StoredFile>> = BTreeMap::new();

@@ -54,6 +54,14 @@ impl Position {
         Self { since, targets: texts(&export.targets), settled: BTreeMap::new(), in_parts: BTreeMap::new() }
     }
 
+    /// The same in a later boot: what ends in it comes after, whatever the wall clock said when the export was new.
+    pub(super) fn in_boot(mut self, now: &Now) -> Self {
+        if self.since.boot != now.boot {
+            self.since = Now { unix_ns: self.since.unix_ns, boot: now.boot.clone(), monotonic_ns: 0 };
+        }
+        self
+    }
+
     /// Whether all of this is to be sent.
     pub(super) fn awaits(&self, target: &str, time_ranges: &TimeRanges) -> bool {
         let is_settled = self.settled.get(target).is_some_and(|settled| time_ranges.overlap(settled));

@@ -35,7 +35,7 @@ impl<D: Disk> Store<D> {
             self.counters.evicted += u64::from(self.remove_damaged(&first));
         }
         if over(self) > 0 {
-            let oldest = plan::oldest(&self.index, over(self));
+            let oldest = plan::oldest(&self.index, over(self), now);
             self.counters.evicted += self.remove_all(&oldest);
         }
         over(self) == 0
@@ -71,7 +71,7 @@ impl<D: Disk> Store<D> {
         {
             gone += u64::from(self.remove_damaged(&first));
         }
-        let oldest = plan::oldest(&self.index, left(self));
+        let oldest = plan::oldest(&self.index, left(self), now);
         gone += self.remove_all(&oldest);
         self.counters.evicted += gone;
         self.counters.evicted_disk_full += gone;

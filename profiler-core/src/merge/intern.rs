@@ -222,7 +222,7 @@ impl Interner {
                 && *file == function.file
         };
         // The linkage name tells functions apart that are called the same.
-        let (at, is_new) = self.functions.find(hash((&function.system_name, module)), same);
+        let (at, is_new) = self.functions.find(hash((&function.system_name, &function.name, module)), same);
         if is_new {
             self.sum.functions.push(Function { module, ..function.clone() });
         }
@@ -249,7 +249,7 @@ impl Interner {
             let Location { module: of, address, lines: same, unknown } = &known[at];
             (*of, *address) == (module, location.address) && *same == lines && *unknown == location.unknown
         };
-        let (at, is_new) = self.locations.find(hash((module, location.address)), same);
+        let (at, is_new) = self.locations.find(hash((module, location.address, &lines)), same);
         if is_new {
             let (address, unknown) = (location.address, location.unknown.clone());
             self.sum.locations.push(Location { module, address, lines, unknown });

@@ -80,7 +80,7 @@ impl RateController {
     }
 
     /// Continues with other settings from the next step on. What was learned of costs and shares stays, and so does the
-    /// host's grant if it is below the target's own budget.
+    /// host's grant.
     pub fn adopt(&mut self, settings: RateSettings) {
         self.settings = settings.sane();
         self.budgets.slowdown.set_ratio(self.settings.budget_ratio);

@@ -239,7 +239,7 @@ impl OverheadMeter {
         self.remember_stacks(reading, wall_s);
         let keep = (-wall_s / LOAD_MEMORY_S).exp();
         self.cpu_ns = self.cpu_ns * keep + reading.target_cpu_ns as f64;
-        self.wall_ns = self.wall_ns * keep + wall_s * 1e9;
+        self.wall_ns = self.wall_ns * keep + wall_ns as f64; // whole, as the CPU time is: their ratio counts
         self.switches_ns = self.switches_ns * keep + self.switches_cost(reading).upper_ns();
         self.side_records_ns = self.side_records_ns * keep + self.side_records_cost(reading).upper_ns();
         let arrivals = reading.samples as f64 + reading.foreign_samples as f64;

@@ -56,6 +56,7 @@ mod shares;
 mod sharing;
 mod spending;
 mod timeline;
+mod unseen;
 mod visits;
 mod windows;
 
@@ -85,5 +86,6 @@ pub use settings::RateSettings;
 pub use shares::{PRIOR_SHARE, TopShares};
 pub use sharing::Sharing;
 pub use timeline::PeriodTimeline;
+pub use unseen::UnseenInterrupts;
 pub use visits::{Neighbours, ThreadVisits, ratio_at_optimum, variance_ratio};
 pub use windows::{WindowLength, first_window_ns, window_batch_pause_ns, windows_at_once};

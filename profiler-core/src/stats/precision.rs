@@ -87,7 +87,7 @@ struct Doubt {
 
 impl Doubt {
     fn of(row: &Row, table: &IntervalTable) -> Self {
-        let n = table.effective_samples();
+        let n = row.independent;
         // A sample more of something else: no share is 1 for certain.
         let rest = 1.0 - row.share + row.inflation / n;
         Doubt {

@@ -90,6 +90,8 @@ pub struct Row {
     pub(super) freedom: f64,
     /// The function's part of the error α.
     pub(super) part: f64,
+    /// Samples of equal weight that would know as much of this share, if they were independent.
+    pub(super) independent: f64,
     /// Independent samples that know as much of the long run, the doubt about the inflation included.
     known: f64,
 }
@@ -103,7 +105,6 @@ pub struct IntervalTable {
     confidence: Confidence,
     weight_ns: f64,
     samples: u64,
-    effective: f64,
     inflation_is_known: bool,
 }
 
@@ -126,7 +127,6 @@ impl IntervalTable {
             confidence,
             weight_ns: profile.weight_ns,
             samples: profile.windows.iter().map(|window| window.samples).fold(0, u64::saturating_add),
-            effective: profile.effective,
             inflation_is_known: !pool.is_unknown,
         };
         if !table.inflation_is_known {
@@ -161,11 +161,6 @@ impl IntervalTable {
         self.weight_ns
     }
 
-    /// Samples of equal weight that would know as much.
-    pub(super) fn effective_samples(&self) -> f64 {
-        self.effective
-    }
-
     /// Whether the run shows how much others differ from it: it has enough windows, and its bouts are short against it.
     pub fn inflation_is_known(&self) -> bool {
         self.inflation_is_known
@@ -195,6 +190,7 @@ impl Row {
         tied_with_next: false,
         freedom: 1.0,
         part: 0.0,
+        independent: 0.0,
         known: 0.0,
     };
 
@@ -216,7 +212,8 @@ fn row(profile: &PooledProfile, pool: &Pool, seen: &SeenFunction, confidence: Co
     }
     let (inflation, freedom) = pool.inflation(profile, seen);
     let part = pool.part(p, n);
-    let mut row = Row { share: p, samples: seen.samples, inflation, freedom, part, ..Row::NOTHING };
+    let mut row =
+        Row { share: p, samples: seen.samples, inflation, freedom, part, independent: n, ..Row::NOTHING };
     let own = confidence.part(part);
     let realised = realised_variance(&profile.windows, profile.weight_ns, n, &seen.parts, &seen.squares_ns2);
     row.known = effective_samples(n, row.widened(own));

@@ -16,8 +16,11 @@ const EACH: Duration = Duration::from_millis(50);
 const AT_ONCE: u32 = 40;
 /// So many times as much is there for all addresses of the network together.
 const TOGETHER: u32 = 5;
-/// Addresses that are remembered at a time.
+/// Addresses that are remembered at a time; the others share a bucket.
 const MOST_ADDRESSES: usize = 1024;
+/// The longest that anybody waits for a bucket: those who left before their turn have taken theirs too. Connections
+/// are few, so this much later there is still no more than a bucket allows.
+const MOST_WAIT: Duration = Duration::from_secs(1);
 
 /// A bucket of answers. Who finds none waits: connections are few, and each waits for one answer at a time.
 #[derive(Debug, Default)]
@@ -40,12 +43,13 @@ impl AnswerPace {
 /// Takes one of a bucket's, of which each takes this long.
 fn take(taken: &mut Option<Instant>, now: Instant, each: Duration) -> Instant {
     let full = now.checked_sub(each * AT_ONCE).unwrap_or(now);
-    let next = taken.map_or(full, |taken| taken.max(full)) + each;
+    let next = (taken.map_or(full, |taken| taken.max(full)) + each).min(now + MOST_WAIT);
     *taken = Some(next);
     next
 }
 
-/// The same for the network: a bucket for each address, so that one does not delay the others, and one for all of them.
+/// The same for the network: a bucket for each address, and one for all of them, which an address takes from only when
+/// its own turn has come: so one that asks too much, or leaves while it waits, does not delay the others.
 #[derive(Debug, Default)]
 pub(super) struct Paces(Mutex<Buckets>);
 
@@ -53,26 +57,33 @@ pub(super) struct Paces(Mutex<Buckets>);
 struct Buckets {
     all: Option<Instant>,
     of: HashMap<IpAddr, Option<Instant>>,
+    /// Of those that are not remembered.
+    others: Option<Instant>,
 }
 
 impl Paces {
-    fn next(&self, from: IpAddr, now: Instant) -> Instant {
+    /// When an address's own bucket lets it have an answer.
+    fn next_of(&self, from: IpAddr, now: Instant) -> Instant {
         let mut buckets = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let of_all = take(&mut buckets.all, now, EACH / TOGETHER);
         if buckets.of.len() >= MOST_ADDRESSES {
             buckets.of.retain(|_, taken| taken.is_some_and(|taken| taken > now)); // the others are nearly full
         }
         let from = network_of(from);
-        if buckets.of.len() >= MOST_ADDRESSES && !buckets.of.contains_key(&from) {
-            return of_all;
-        }
-        take(buckets.of.entry(from).or_default(), now, EACH).max(of_all)
+        let is_full = buckets.of.len() >= MOST_ADDRESSES && !buckets.of.contains_key(&from);
+        let bucket = if is_full { &mut buckets.others } else { buckets.of.entry(from).or_default() };
+        take(bucket, now, EACH)
+    }
+
+    /// When the bucket of all lets it.
+    fn next_of_all(&self, now: Instant) -> Instant {
+        let mut buckets = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        take(&mut buckets.all, now, EACH / TOGETHER)
     }
 
     /// Waits for one.
     pub(super) async fn wait(&self, from: IpAddr) {
-        let next = self.next(from, Instant::now());
-        sleep_until(next).await;
+        sleep_until(self.next_of(from, Instant::now())).await;
+        sleep_until(self.next_of_all(Instant::now())).await;
     }
 }
 
@@ -96,18 +107,34 @@ mod tests {
     #[test]
     fn an_address_that_asks_too_much_delays_itself_and_nobody_else() {
         let (paces, now) = (Paces::default(), Instant::now() + Duration::from_secs(3600));
-        let waits = |last: u8| paces.next(IpAddr::from([10, 0, 0, last]), now).saturating_duration_since(now);
+        let waits =
+            |last: u8| paces.next_of(IpAddr::from([10, 0, 0, last]), now).saturating_duration_since(now);
         assert!((0..AT_ONCE).all(|_| waits(1).is_zero()));
         assert_eq!(waits(1), EACH);
+        assert!(waits(2).is_zero());
         // All together have their bound as well.
-        assert_eq!(waits(2), EACH / TOGETHER * 2);
+        let together = || paces.next_of_all(now).saturating_duration_since(now);
+        assert!((0..AT_ONCE).all(|_| together().is_zero()));
+        assert_eq!(together(), EACH / TOGETHER);
+    }
+
+    #[test]
+    fn those_who_leave_while_they_wait_delay_nobody() {
+        let (paces, now) = (Paces::default(), Instant::now() + Duration::from_secs(3600));
+        let waits =
+            |last: u8| paces.next_of(IpAddr::from([10, 0, 0, last]), now).saturating_duration_since(now);
+        for _ in 0..100_000 {
+            waits(1);
+        }
+        assert_eq!((waits(1), waits(2)), (MOST_WAIT, Duration::ZERO));
+        assert!(paces.next_of_all(now) <= now, "they took nothing of all others'");
     }
 
     #[test]
     fn addresses_are_remembered_within_a_bound() {
         let (paces, now) = (Paces::default(), Instant::now() + Duration::from_secs(3600));
         for at in 0..3 * MOST_ADDRESSES as u32 {
-            paces.next(IpAddr::from(at.to_be_bytes()), now);
+            paces.next_of(IpAddr::from(at.to_be_bytes()), now);
         }
         assert!(paces.0.lock().unwrap().of.len() <= MOST_ADDRESSES);
     }

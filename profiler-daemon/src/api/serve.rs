@@ -225,7 +225,7 @@ impl Connection {
         });
         let http = http1::Builder::new()
             .timer(TokioTimer::new())
-            .header_read_timeout(api.bounds.head)
+            .header_read_timeout(None) // the deadline bounds it, and a rest between requests
             .max_buf_size(api.bounds.head_bytes)
             .max_header_size(api.bounds.head_bytes)
             .serve_connection(TokioIo::new(stream), service);

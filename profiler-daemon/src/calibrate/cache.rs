@@ -9,6 +9,7 @@ use profiler_core::rate::CostModel;
 use serde::{Deserialize, Serialize};
 
 use super::load::LOADED_FROM;
+use super::quick::SYSTEMATIC;
 use crate::sampler::access::Access;
 use crate::sampler::handler_tracer::HandlerTracer;
 use crate::sys::limits;
@@ -18,6 +19,9 @@ const MAX_BYTES: u64 = 64 << 10;
 
 /// The way to measure. To be raised with every change of it: what was kept before is another figure.
 const METHOD: u32 = 4;
+
+/// So many quick calibrations are kept: one alone is 15 to 20% off, their median a third of that.
+const MOST_QUICK: usize = 7;
 
 /// How thorough a calibration was.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -42,6 +46,9 @@ pub(super) struct StoredCalibration {
     pub(super) load_ratio: f64,
     /// What sampling costs.
     pub(super) model: CostModel,
+    /// All that were measured quickly while the machine was quiet, of which `model` is the median one.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(super) quick: Vec<CostModel>,
 }
 
 impl StoredCalibration {
@@ -50,12 +57,57 @@ impl StoredCalibration {
         self.load_ratio.is_nan() || self.load_ratio >= LOADED_FROM
     }
 
+    /// Whether another run shall measure again.
+    pub(super) fn is_settled(&self) -> bool {
+        !self.is_loaded() && (self.thoroughness == Thoroughness::Full || self.quick.len() >= MOST_QUICK)
+    }
+
+    /// A quick calibration together with those before. What was kept stays where it is better than this one.
+    pub(super) fn after(mut self, kept: StoredCalibration) -> Self {
+        if !self.supersedes(&kept) {
+            return kept;
+        }
+        if self.thoroughness == Thoroughness::Full || self.is_loaded() {
+            return self;
+        }
+        self.quick = kept.quick;
+        if self.quick.len() >= MOST_QUICK {
+            self.quick.remove(0);
+        }
+        self.quick.push(self.model);
+        self.model = median(&self.quick).unwrap_or(self.model);
+        self
+    }
+
     /// Whether it takes the place of `old`: quiet counts for more than thorough, and of two alike the new one is kept.
     pub(super) fn supersedes(&self, old: &Self) -> bool {
         let rank = |kept: &Self| (!kept.is_loaded(), kept.thoroughness);
         rank(self) >= rank(old)
     }
 }
+
+/// The model of the median cost of a sample, whole, so that its figures belong together; of two in the middle the surer one. Its
+/// error is what each says to be its systematic part, and how far the measurements lie from each other.
+fn median(quick: &[CostModel]) -> Option<CostModel> {
+    let mut models = quick.to_vec();
+    let sample = |model: &CostModel| model.per_sample_ns;
+    models.sort_by(|a, b| sample(a).mean_ns.total_cmp(&sample(b).mean_ns));
+    let middle = &models[models.len().saturating_sub(1) / 2..=models.len().checked_sub(1)?.div_ceil(2)];
+    let mut model = *middle.iter().min_by(|a, b| sample(a).se_ns.total_cmp(&sample(b).se_ns))?;
+    let count = models.len() as f64;
+    if models.len() >= LEAST_SPREAD {
+        let mean_ns = models.iter().map(|model| sample(model).mean_ns).sum::<f64>() / count;
+        let squares = models.iter().map(|model| (sample(model).mean_ns - mean_ns).powi(2)).sum::<f64>();
+        // The variance of a median is π/2 times that of a mean.
+        let se_ns = (std::f64::consts::FRAC_PI_2 * squares / (count - 1.0) / count).sqrt();
+        let systematic_ns = SYSTEMATIC * sample(&model).mean_ns;
+        model.per_sample_ns.se_ns = se_ns.hypot(systematic_ns);
+    }
+    Some(model)
+}
+
+/// Measurements from which on their distance says how sure the median is.
+const LEAST_SPREAD: usize = 4;
 
 /// What this machine is called in the cache: everything that changes what a sample costs.
 pub(super) fn machine(access: Access) -> String {
@@ -121,7 +173,8 @@ mod tests {
     fn kept(thoroughness: Thoroughness, load_ratio: f64, mean_ns: f64) -> StoredCalibration {
         let per_sample_ns = Cost::new(mean_ns, 100.0);
         let model = CostModel { per_sample_ns, ..CostModel::default() };
-        StoredCalibration { machine: "here".to_owned(), taken_unix_ns: 1, thoroughness, load_ratio, model }
+        let (machine, quick) = ("here".to_owned(), Vec::new());
+        StoredCalibration { machine, taken_unix_ns: 1, thoroughness, load_ratio, model, quick }
     }
 
     #[test]
@@ -135,6 +188,26 @@ mod tests {
             }
         }
         assert!(kept(Full, f64::NAN, 1e4).is_loaded());
+    }
+
+    /// One in ten of them is half off.
+    #[test]
+    fn the_median_of_quick_ones_is_kept_until_they_are_enough() {
+        use Thoroughness::{Full, Quick};
+        let mut all = kept(Quick, 0.5, 9e4); // of a busy hour: it counts for nothing later
+        let mut settled = Vec::new();
+        for mean_ns in [3e4, 2.1e4, 5e4, 2.2e4, 2.3e4, 2.4e4, 2.2e4] {
+            settled.push(all.is_settled());
+            all = kept(Quick, 0.0, mean_ns).after(all);
+        }
+        assert_eq!((settled, all.is_settled()), (vec![false; 7], true));
+        assert_eq!((all.quick.len(), all.model.per_sample_ns.mean_ns), (7, 2.3e4));
+        let loaded = kept(Quick, 0.5, 9e4).after(all.clone());
+        assert_eq!(loaded, all);
+        let full = kept(Full, 0.0, 2.5e4).after(all.clone());
+        assert!(full.is_settled() && full.model.per_sample_ns.mean_ns == 2.5e4);
+        assert_eq!(kept(Quick, 0.0, 2e4).after(full.clone()), full);
+        assert_eq!(kept(Quick, 0.0, 2e4).after(kept(Quick, 0.0, 3e4)).quick.len(), 1, "of an older version");
     }
 
     #[test]

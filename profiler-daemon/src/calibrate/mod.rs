@@ -62,17 +62,18 @@ pub(crate) struct Calibration {
     pub(crate) note: Option<String>,
 }
 
-/// The cost of a sample: as kept from before, else measured now. What was kept from a busy hour is measured again in a
-/// quiet one.
+/// The cost of a sample: as kept from before, else measured now. What was kept from a busy hour, or from few quick
+/// measurements, is measured again in a quiet one.
 pub(crate) fn prepare(access: Access) -> Calibration {
     let machine = cache::machine(access);
     let path = cache_path();
     let kept = path.as_deref().and_then(|path| cache::read(path, &machine));
-    if let Some(kept) = kept.as_ref().filter(|kept| !kept.is_loaded() || !load::machine_is_quiet()) {
+    if let Some(kept) = kept.as_ref().filter(|kept| kept.is_settled() || !load::machine_is_quiet()) {
         return kept.into();
     }
     match (measure_quickly(access, machine), kept) {
-        (Ok(measured), _) => {
+        (Ok(measured), kept) => {
+            let measured = together(measured, kept);
             keep(path.as_deref(), &measured);
             (&measured).into()
         }
@@ -100,7 +101,9 @@ pub(crate) fn run(job: CalibrateJob, terminal: Terminal) -> Result<()> {
     let machine = cache::machine(access);
     let (kept, parts) = if job.quick {
         let quick = quick::measure(access).map_err(too_unsteady)?;
-        (kept(machine, Thoroughness::Quick, quick.load_ratio, quick.model), None)
+        let before = cache_path().and_then(|path| cache::read(&path, &machine));
+        let before = before.filter(|kept| kept.thoroughness == Thoroughness::Quick);
+        (together(kept(machine, Thoroughness::Quick, quick.load_ratio, quick.model), before), None)
     } else {
         let progress = CalibrationProgress::new(terminal, full::STEPS);
         let found = full::characterise(access, place, || progress.step())?;
@@ -112,6 +115,12 @@ pub(crate) fn run(job: CalibrateJob, terminal: Terminal) -> Result<()> {
     terminal.print(&if job.json { report.json()? } else { report.text() })
 }
 
+/// A quick calibration with those before, if there are any.
+fn together(measured: StoredCalibration, before: Option<StoredCalibration>) -> StoredCalibration {
+    let nothing = StoredCalibration { load_ratio: f64::NAN, quick: Vec::new(), ..measured.clone() };
+    measured.after(before.unwrap_or(nothing))
+}
+
 fn measure_quickly(access: Access, machine: String) -> io::Result<StoredCalibration> {
     let quick = quick::measure(access)?;
     if !quick.model.is_plausible() {
@@ -121,7 +130,8 @@ fn measure_quickly(access: Access, machine: String) -> io::Result<StoredCalibrat
 }
 
 fn kept(machine: String, thoroughness: Thoroughness, load_ratio: f64, model: CostModel) -> StoredCalibration {
-    StoredCalibration { machine, taken_unix_ns: clock::unix_ns(), thoroughness, load_ratio, model }
+    let quick = Vec::new();
+    StoredCalibration { machine, taken_unix_ns: clock::unix_ns(), thoroughness, load_ratio, model, quick }
 }
 
 /// Keeps a calibration that is worth it. A cache that cannot be written costs the next run a fraction of a second, so that is not an error.

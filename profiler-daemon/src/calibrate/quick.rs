@@ -46,7 +46,7 @@ const HANDLER_ROUNDS: usize = 2;
 const RING_BYTES: usize = 512 << 10;
 /// What the figures may be off beside their noise, as a share: so many samples at once find their code in the caches,
 /// and nobody reads the rings meanwhile.
-const SYSTEMATIC: f64 = 0.15;
+pub(super) const SYSTEMATIC: f64 = 0.15;
 /// A program that waits for memory was seen to pay 1.1 to 1.7 times as much for a sample as one that computes. Only computing is measured here, and the middle is stated.
 const COLD: f64 = 1.25;
 

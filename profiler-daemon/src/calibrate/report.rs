@@ -130,6 +130,10 @@ impl Report<'_> {
             ));
         }
         if self.kept.thoroughness == Thoroughness::Quick {
+            if self.kept.quick.len() > 1 {
+                let count = self.kept.quick.len();
+                notes.push(format!("the median of the last {count} quick measurements, this one included"));
+            }
             notes.push(
                 "mappings, names and new tasks are guesses; `sweetspot calibrate` measures them".to_owned(),
             );

@@ -10,7 +10,8 @@ fn kept(thoroughness: Thoroughness, load_ratio: f64) -> StoredCalibration {
         per_byte_ns: Cost::new(0.2, 0.01),
         ..CostModel::default()
     };
-    StoredCalibration { machine: "here".to_owned(), taken_unix_ns: 1, thoroughness, load_ratio, model }
+    let (machine, quick) = ("here".to_owned(), Vec::new());
+    StoredCalibration { machine, taken_unix_ns: 1, thoroughness, load_ratio, model, quick }
 }
 
 fn found(kept: &StoredCalibration) -> Characterised {

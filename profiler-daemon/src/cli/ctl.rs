@@ -91,7 +91,7 @@ pub(crate) struct CtlProfileArgs {
     /// Number of functions in the table; 0 shows all.
     #[arg(long, value_name = "N", default_value_t, conflicts_with = "output")]
     pub(crate) top: Top,
-    #[arg(short, long = "output", value_name = "FILE", value_parser = output_file, help = output_help("it"), conflicts_with_all = ["format", "json"])]
+    #[arg(short, long = "output", value_name = "FILE", value_parser = output_file(), help = output_help("it"), conflicts_with_all = ["format", "json"])]
     pub(crate) output: Vec<OutputFile>,
 }
 

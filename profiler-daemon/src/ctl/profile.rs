@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use anyhow::{Error, Result, anyhow};
-use profile_files::{JSON, PPROF, pprof};
+use profile_files::{JSON, PPROF, TABLE, pprof};
 
 use super::client::{Client, RequestMethod, quoted};
 use super::{CtlProfile, CtlTime};
@@ -41,7 +41,12 @@ pub(super) fn run(client: &Client<'_>, asked: &CtlProfile, json: bool, terminal:
             report::say_missing(&profile, terminal);
             outputs.deliver(&profile)
         }
-        None => report::print_as(format, &profile, terminal, asked.top),
+        None => {
+            if *format != TABLE {
+                report::say_missing(&profile, terminal);
+            }
+            report::print_as(format, &profile, terminal, asked.top)
+        }
     }
 }
 

@@ -168,6 +168,7 @@ pub(super) struct ShownAttached {
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 pub(super) struct Decisions {
+    pub(super) shared_by: usize,
     pub(super) decisions: Vec<ShownDecision>,
 }
 
@@ -180,6 +181,7 @@ pub(super) struct ShownDecision {
     pub(super) reason: String,
     pub(super) bound_by: String,
     pub(super) overhead_us: f64,
+    pub(super) overhead_se_us: f64,
     pub(super) slowdown_ratio: f64,
     pub(super) budget_ratio: f64,
     pub(super) utilisation_cpus: f64,

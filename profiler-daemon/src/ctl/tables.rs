@@ -163,15 +163,21 @@ pub(super) fn one_of_many(replicas: f64) -> Option<String> {
 
 /// The decisions, oldest first.
 pub(super) fn decisions(decisions: &Decisions) -> String {
-    let mut out = format!(
-        "{:<25} {:>9} {:>9} {:<12} {:<8} {:>9} {:>8} {:>8} {:>6}\n",
+    let mut out = match decisions.shared_by {
+        targets @ 2.. => {
+            format!("one sampler for {targets} targets: the figures are of all of them together\n")
+        }
+        _ => String::new(),
+    };
+    out += &format!(
+        "{:<25} {:>9} {:>9} {:<12} {:<8} {:>13} {:>8} {:>8} {:>6}\n",
         "time", "rate/s", "optimum", "reason", "bound by", "sample µs", "slowdown", "at most", "CPUs"
     );
     for decision in &decisions.decisions {
         out += &decided(decision);
     }
     if decisions.decisions.is_empty() {
-        out += "none yet: the target has not been sampled\n";
+        out += "none: the target is not sampled now\n";
     }
     let last = decisions.decisions.last().and_then(|decision| one_of_many(decision.replicas));
     out.extend(last.map(|text| format!("now {text}\n")));
@@ -180,13 +186,13 @@ pub(super) fn decisions(decisions: &Decisions) -> String {
 
 fn decided(decision: &ShownDecision) -> String {
     format!(
-        "{:<25} {:>9.1} {:>9.1} {:<12} {:<8} {:>9.2} {:>8} {:>8} {:>6.2}\n",
+        "{:<25} {:>9.1} {:>9.1} {:<12} {:<8} {:>13} {:>8} {:>8} {:>6.2}\n",
         moment(decision.at_unix_s),
         decision.rate_hz,
         decision.optimum_rate_hz,
         visible(&decision.reason),
         visible(&decision.bound_by),
-        decision.overhead_us,
+        format!("{:.2} ± {:.2}", decision.overhead_us, 1.96 * decision.overhead_se_us),
         percent(decision.slowdown_ratio),
         percent(decision.budget_ratio),
         decision.utilisation_cpus,

@@ -29,7 +29,7 @@ const TARGETS: &str = r#"{"targets":[
     {"name":"backup","state":"waiting","own_budget_ratio":0.01,"cpu_s":12}]}"#;
 
 const DECISIONS: &str = r#"{"target":"web","decisions":[{"at_unix_s":1760000000.5,"rate_hz":118.44,"optimum_rate_hz":120.1,
-    "reason":"retune","bound_by":"law","overhead_us":16.3,"slowdown_ratio":0.0042,"budget_ratio":0.01,
+    "reason":"retune","bound_by":"law","overhead_us":16.3,"overhead_se_us":2.5,"slowdown_ratio":0.0042,"budget_ratio":0.01,
     "utilisation_cpus":1.98,"budget_cap_hz":null}]}"#;
 
 #[test]
@@ -63,9 +63,16 @@ fn targets_and_decisions_are_tables() {
     let decisions: Decisions = serde_json::from_str(DECISIONS).unwrap();
     let text = tables::decisions(&decisions);
     assert!(
-        text.contains("118.4     120.1 retune       law          16.30    0.42%    1.00%   1.98"),
+        text.contains("118.4     120.1 retune       law       16.30 ± 4.90    0.42%    1.00%   1.98"),
         "{text}"
     );
+    assert!(!text.contains("one sampler"));
+    let text = tables::decisions(&Decisions { shared_by: 3, ..Decisions::default() });
+    assert!(
+        text.starts_with("one sampler for 3 targets: the figures are of all of them together\n"),
+        "{text}"
+    );
+    assert!(text.contains("not sampled now"), "{text}");
     assert!(targets::table(&Targets::default(), TargetList::default()).contains("no targets"));
 }
 

@@ -17,7 +17,7 @@ use crate::service::command::{AttachRequest, Attached, CommandRefused, DaemonCom
 use crate::service::state::{
     HostStatus, MemoryStatus, Origin, Status, StoreStatus, SymbolizerStatus, TargetCounts, TargetState,
 };
-use crate::service::status_snapshot::StatusSnapshot;
+use crate::service::status_snapshot::{StatusSnapshot, TargetDecisions};
 use crate::sys::{clock, procfs};
 
 /// Targets that are said to have used more than this share of what all programs did have been counted wrongly: the kernel's two accounts
@@ -156,13 +156,19 @@ impl Daemon {
     pub(super) fn publish(&mut self) {
         let at_ns = clock::monotonic_ns();
         self.due.next_publishing_ns = at_ns + PUBLISH_EVERY_NS;
+        let not_others_ns = clock::self_cpu_ns() + self.accounts.busy_before_ns;
+        let busy_ns = procfs::machine_charged_ns().saturating_sub(not_others_ns);
+        self.accounts.busy_ns = self.accounts.busy_ns.max(busy_ns);
         self.note_shares();
         let shared = self.sharing.shared.as_deref();
         let shares = shared.map(SharedSampler::statuses).unwrap_or_default();
         let of_one = |(id, watched): (&TargetId, &Watched)| {
             let kept = self.profiles.writer.kept(&watched.identity.name);
             let share = shared.and_then(|shared| Some((&shared.engine, *shares.get(id)?)));
-            let decisions = watched.decisions().or_else(|| share.map(|(engine, _)| engine.log.clone()));
+            let own = watched.decisions().map(|log| TargetDecisions { log, shared_by: 1 });
+            let decisions = own.or_else(|| {
+                share.map(|(engine, _)| TargetDecisions { log: engine.log.clone(), shared_by: shares.len() })
+            });
             let taken_by = self.taken.iter().filter(|(from, _)| from == id).map(|(_, by)| *by);
             let mut status = watched.status(kept, at_ns, share);
             status.taken_by = self.names_of(taken_by);
@@ -184,11 +190,9 @@ impl Daemon {
     }
 
     fn host_status(&self) -> HostStatus {
-        let busy_ns =
-            procfs::machine_charged_ns().saturating_sub(clock::self_cpu_ns() + self.accounts.busy_before_ns);
         let targets_ns: u64 = self.targets.values().map(|watched| watched.totals().cpu_ns).sum();
         HostStatus {
-            busy_cpu_s: busy_ns as f64 * 1e-9,
+            busy_cpu_s: self.accounts.busy_ns as f64 * 1e-9,
             targets_cpu_s: (targets_ns + self.accounts.ended.targets_ns) as f64 * 1e-9,
             ..self.accounts.host.status(self.settings.budget.host.get())
         }

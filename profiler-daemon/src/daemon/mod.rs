@@ -160,6 +160,8 @@ struct Accounts {
     dropped: DroppedTime,
     /// CPU time of all other programs when the daemon started (ns).
     busy_before_ns: u64,
+    /// CPU time of all other programs since then (ns). It never goes back, though the difference of two clocks may.
+    busy_ns: u64,
     ledger: Ledger,
 }
 
@@ -233,6 +235,7 @@ impl Daemon {
                 ended: EndedTotals::default(),
                 dropped: DroppedTime::default(),
                 busy_before_ns: procfs::machine_charged_ns().saturating_sub(clock::self_cpu_ns()),
+                busy_ns: 0,
                 ledger: Ledger::default(),
             },
             runtimes: Runtimes::default(),

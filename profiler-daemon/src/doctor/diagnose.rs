@@ -189,9 +189,12 @@ fn paranoid(facts: &HostFacts) -> Check {
             ),
             sysctl("kernel.perf_event_paranoid=0"),
         ),
-        2 => warn(
+        // Levels above 2 are of Debian's and Android's kernels; others treat them like 2.
+        _ if level == 2 || facts.rights.open_error.is_none() => warn(
             NAME,
-            format!("2: own processes, user frames only; no CPU-wide events, no kernel frames{of_namespace}"),
+            format!(
+                "{level}: own processes, user frames only; no CPU-wide events, no kernel frames{of_namespace}"
+            ),
             sysctl("kernel.perf_event_paranoid=1"),
         ),
         _ => fail(

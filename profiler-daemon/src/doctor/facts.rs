@@ -160,7 +160,7 @@ impl HostFacts {
                 open_error: try_open().err().map(|error| error.raw_os_error().unwrap_or(0)),
             },
             machine: MachineFacts {
-                cpus: std::thread::available_parallelism().map_or(1, |cpus| cpus.get() as u64),
+                cpus: limits::online_cpus().len() as u64,
                 threads: most_threads(),
                 hardware_counters: hardware_counters(),
                 virtual_machine: virtual_machine(),

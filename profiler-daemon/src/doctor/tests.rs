@@ -87,7 +87,10 @@ fn each_level_of_paranoia_is_judged_with_and_without_root() {
         (4, Severity::Fail, "nothing without CAP_PERFMON"),
     ];
     for (level, judgement, finding) in expected {
-        let user = with(good(), |facts| facts.kernel.paranoid = Some(level));
+        let user = with(good(), |facts| {
+            facts.kernel.paranoid = Some(level);
+            facts.rights.open_error = (level > 2).then_some(Errno::EACCES as i32);
+        });
         let found = check(&user, "kernel.perf_event_paranoid");
         assert_eq!(found.level, judgement, "{level}");
         assert!(found.finding.contains(finding), "{level}: {}", found.finding);
@@ -95,6 +98,9 @@ fn each_level_of_paranoia_is_judged_with_and_without_root() {
         let root = with(user, |facts| facts.rights.capabilities = ALL_CAPABILITIES);
         assert_eq!(check(&root, "kernel.perf_event_paranoid").level, Severity::Ok);
     }
+    // A kernel without Debian's patch takes 3 for 2.
+    let found = check(&with(good(), |facts| facts.kernel.paranoid = Some(3)), "kernel.perf_event_paranoid");
+    assert!(found.level == Severity::Warn && found.finding.contains("3: own processes"), "{found:?}");
 }
 
 /// The capabilities of a user namespace are all there, and open nothing.
@@ -133,6 +139,7 @@ fn root_without_capabilities_is_no_root() {
     let confined = with(good(), |facts| {
         facts.kernel.paranoid = Some(4);
         facts.rights.capabilities = 1 << 2;
+        facts.rights.open_error = Some(Errno::EACCES as i32);
     });
     assert_eq!(check(&confined, "kernel.perf_event_paranoid").level, Severity::Fail);
 }

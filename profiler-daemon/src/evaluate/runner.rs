@@ -239,7 +239,10 @@ impl Summary {
 }
 
 fn observation(planned: &Planned, summary: Summary, excess: Option<Excess>) -> Observation {
-    let shares: [f64; TOP] = std::array::from_fn(|index| summary.share(NAMES[index]));
+    // The truth is that of the whole process, its start included, which the functions' true shares are of together.
+    let of_functions: f64 = NAMES.iter().map(|name| summary.share(name)).sum();
+    let whole = if of_functions > 0.0 { of_functions } else { 1.0 };
+    let shares: [f64; TOP] = std::array::from_fn(|index| summary.share(NAMES[index]) / whole);
     // A run that ends before the first decision tells no rate.
     let taken_hz =
         if summary.target_cpu_s > 0.0 { summary.samples as f64 / summary.target_cpu_s } else { 0.0 };

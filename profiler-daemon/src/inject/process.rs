@@ -7,7 +7,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use agent_memory::{AgentCommand, AgentReply, Request, UsableSignals};
+use agent_memory::{AgentCommand, AgentReply, Memory, Request, UsableSignals};
 
 use super::code::{self, ProcessCode};
 use super::error::{InjectError, NO_ANSWER, NO_SIGNAL, denied, failed, refusal};
@@ -60,8 +60,13 @@ pub(super) fn attach(
     let follower =
         (task == ThreadTask::Load).then(|| follow(pid)).transpose().map_err(InjectionRefused::Failed)?;
     let mut thread = process.take_thread(task, follower)?;
-    let done = process.begin(&mut thread, prepare);
-    settle(thread, done).map(|(memory, signal)| {
+    let mut shared = None;
+    let done = process.begin(&mut thread, prepare, &mut shared);
+    let settled = settle(thread, done);
+    // An agent may have begun: it ends at its next sample.
+    let left = shared.as_ref().filter(|_| settled.is_err());
+    left.and_then(|memory: &Arc<AgentMemory>| Memory::of_own(memory.words())).iter().for_each(Memory::stop);
+    settled.map(|(memory, signal)| {
         let deaf = procfs::threads(pid).into_iter().filter(|&tid| blocks(pid, tid, signal)).count();
         AttachedAgent { memory, signal, deaf }
     })
@@ -142,6 +147,7 @@ impl TracedProcess {
         &self,
         thread: &mut HijackedThread<'_>,
         prepare: impl FnOnce(&Arc<AgentMemory>) -> io::Result<Meanwhile>,
+        shared: &mut Option<Arc<AgentMemory>>,
     ) -> Result<(Arc<AgentMemory>, i32), InjectError> {
         self.close_left(thread)?;
         let loaded = match self.loaded {
@@ -156,6 +162,7 @@ impl TracedProcess {
         });
         let asked = memory.and_then(|(memory, meanwhile)| {
             thread.do_meanwhile(meanwhile);
+            *shared = Some(Arc::clone(&memory));
             let (answer, [_, signal, ..]) = self.command(thread, loaded, AgentCommand::Attach, fd as u64)?;
             match (answer, SIGNALS.into_iter().find(|&known| known as u64 == signal)) {
                 (AgentReply::Done, Some(signal)) => Ok((memory, signal)),

@@ -81,7 +81,7 @@ fn forecast(job: &PlanProcessJob) -> Result<Forecast> {
     if watched.unseen_forks > watched.forks {
         notes.push(unseen(&watched));
     }
-    let prediction = setup.predict(&job.sampling, threads, &processes, &watched);
+    let prediction = setup.predict(&job.sampling, threads, &processes, &watched)?;
     Ok(Forecast { name, threads, watched, prediction, notes })
 }
 

@@ -93,8 +93,13 @@ impl PushAnswer {
         let host = &receiver.host;
         let status = self.status;
         let said = self.said();
+        let (text, of_pyroscope) =
+            (String::from_utf8_lossy(&self.body), receiver.format == ExportFormat::Pyroscope);
         match status {
             200..=299 if receiver.format == ExportFormat::Otlp => self.check_otlp(host),
+            200..=299 if self.content_type.starts_with("text/html") => Err(PushError::Receiver(format!(
+                "{host} answers {status} with a page; check that --to leads to Pyroscope"
+            ))),
             200..=299 => Ok(()),
             300..=399 => {
                 let to = self
@@ -123,14 +128,23 @@ impl PushAnswer {
                 text: format!("{host} accepts no more at present ({status}){said}"),
                 after: self.retry_after,
             }),
-            500.. => Err(PushError::Failed {
-                text: format!("{host} failed ({status}){said}"),
-                after: self.retry_after,
-            }),
-            _ if too_long(&String::from_utf8_lossy(&self.body)) => Err(PushError::TooLong(format!(
+            _ if too_long(&text) => Err(PushError::TooLong(format!(
                 "{host} does not accept a profile of {} ({status}){said}; raise its limit, or push profiles of shorter time",
                 size(bytes)
             ))),
+            // Pyroscope's status for what failed behind it, too: a limit on the rate, a restart.
+            422 if of_pyroscope && text.contains("resource_exhausted") => Err(PushError::Later {
+                text: format!("{host} accepts no more at present ({status}){said}"),
+                after: self.retry_after,
+            }),
+            408 | 500.. => Err(PushError::Failed {
+                text: format!("{host} failed ({status}){said}"),
+                after: self.retry_after,
+            }),
+            422 if of_pyroscope && !text.contains("invalid_argument") => Err(PushError::Failed {
+                text: format!("{host} failed ({status}){said}"),
+                after: self.retry_after,
+            }),
             _ => Err(PushError::Profile(format!(
                 "{host} refuses it ({status}){said}; check --format, and what {host} accepts"
             ))),
@@ -176,7 +190,9 @@ impl PushAnswer {
 impl Secrets {
     /// Those of a request with these headers.
     pub(super) fn of(headers: &[(HeaderName, HeaderValue)]) -> Self {
-        Self(headers.iter().filter_map(|(_, value)| secret(value)).collect())
+        let mut found: Vec<String> = headers.iter().flat_map(|(_, value)| secrets(value)).collect();
+        found.sort_by_key(|secret| std::cmp::Reverse(secret.len())); // one may be a part of another
+        Self(found)
     }
 
     /// The beginning of a text of the backend's, without the secrets that it may repeat.
@@ -201,10 +217,19 @@ pub(super) fn rejected(host: &str, reason: &str) -> PushError {
     PushError::Profile(format!("{host} rejected it{said}; look at its log"))
 }
 
-/// What of a header's value is secret: the scheme of an authorization is not.
-fn secret(value: &HeaderValue) -> Option<String> {
-    let word = value.as_bytes().rsplit(|byte| *byte == b' ').next()?;
-    Some(String::from_utf8_lossy(word).into_owned()).filter(|word| !word.is_empty())
+/// Schemes of an authorization, which are no secrets.
+const SCHEMES: [&str; 3] = ["Basic", "Bearer", "Token"];
+/// Shorter words of a value tell nothing by themselves, and are parts of many others.
+const SHORTEST_SECRET: usize = 4;
+
+/// What of a header's value is secret: all of it, and each of its words.
+fn secrets(value: &HeaderValue) -> Vec<String> {
+    let value = String::from_utf8_lossy(value.as_bytes()).into_owned();
+    let words = value.split([' ', ';', ',']).filter(|word| word.len() >= SHORTEST_SECRET);
+    let mut found: Vec<String> =
+        words.filter(|word| !SCHEMES.contains(word)).chain([value.as_str()]).map(str::to_owned).collect();
+    found.retain(|word| !word.is_empty());
+    found
 }
 
 fn path(url: &str) -> &str {

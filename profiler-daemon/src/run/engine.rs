@@ -15,7 +15,9 @@ use std::time::Duration;
 use config::SamplingSettings;
 use profiler_core::attach::{AttachChoice, AttachMode, EARLY_COST_NS};
 use profiler_core::profile::RateChange;
-use profiler_core::rate::{CostModel, Decision, Dither, RateController, RateReason, Reading};
+use profiler_core::rate::{
+    CostModel, Decision, Dither, RateController, RateReason, Reading, UnseenInterrupts,
+};
 use profiler_core::unwind::copy::CopySize;
 use profiler_core::unwind::method::Method;
 
@@ -89,6 +91,7 @@ struct Costs {
     model: CostModel,
     prediction: CostPrediction,
     bursts: HandlerBursts,
+    unseen: UnseenInterrupts,
     /// None where samples are not taken by interrupts of clocks.
     interrupts: Option<InterruptProbe>,
 }
@@ -149,7 +152,13 @@ impl<L: DecisionLog> Engine<L> {
             part: PartStart::default(),
             pace: StepPace::default(),
             attaching: Attaching::new(how.access, how.choice, how.group, how.others_cpus),
-            costs: Costs { model: how.costs, prediction: how.cost_prediction, bursts, interrupts: None },
+            costs: Costs {
+                model: how.costs,
+                prediction: how.cost_prediction,
+                bursts,
+                unseen: UnseenInterrupts::default(),
+                interrupts: None,
+            },
             reports: ReportWatch::default(),
             shares: TargetCharges::default(),
         })
@@ -322,7 +331,7 @@ impl<L: DecisionLog> Engine<L> {
         self.costs.prediction.observe(&reading, self.session.elapsed_ns());
         let burst = self.costs.bursts.take_spent();
         let reading = Reading {
-            lost: reading.lost + burst.interrupts,
+            lost: reading.lost + burst.interrupts + self.unseen_interrupts(&reading),
             trace_records: burst.records,
             ..self.by_events(reading)
         };
@@ -345,6 +354,15 @@ impl<L: DecisionLog> Engine<L> {
         if second_is_over {
             self.session.keep_within_bounds();
         }
+    }
+
+    /// Interrupts of the step in the kernel's code, where that may not be sampled. Timer signals wait until it is left.
+    fn unseen_interrupts(&mut self, reading: &Reading) -> u64 {
+        if self.attaching.access.kernel || self.nature.runs_in_target {
+            return 0;
+        }
+        let came = reading.samples + reading.lost;
+        self.costs.unseen.observe(reading.target_cpu_ns, self.settings.period_ns, came)
     }
 
     /// Updates the cost of interrupts on this host, which may have changed since the calibration.

@@ -13,6 +13,7 @@ use super::signals::Signals;
 use crate::output::Outputs;
 use crate::sys::spawn::{Ended, RunningCommand};
 use crate::sys::{clock, terminal};
+use crate::terminal::Terminal;
 
 /// The processes whose end ends the run.
 pub(super) enum WatchedProcesses<'a> {
@@ -46,6 +47,8 @@ pub(super) enum Stop {
     Duration,
     /// It was requested.
     Signal,
+    /// It was requested twice, and the command goes on.
+    LeftAlone(Signal),
     /// The profile reached the requested precision.
     Precise,
 }
@@ -56,24 +59,54 @@ impl Stop {
         match self {
             Self::Exit(_) | Self::TargetGone => "target_ended",
             Self::Duration => "duration",
-            Self::Signal => "signal",
+            Self::Signal | Self::LeftAlone(_) => "signal",
             Self::Precise => "precise",
         }
     }
 
-    /// The command's own status, where it has one.
+    /// The command's own status, where it has one; that of the signal where the command goes on.
     pub(super) fn exit_code(self) -> ExitCode {
         match self {
             Self::Exit(ended) => ExitCode::from(ended.status),
+            Self::LeftAlone(signal) => ExitCode::from(128 + signal as u8),
             _ => ExitCode::SUCCESS,
         }
     }
 }
 
-/// Passes a signal on to a command, unless the terminal has sent it already.
-pub(super) fn pass_on(signal: Signal, command: &RunningCommand) {
-    if !(signal == Signal::SIGINT && terminal::in_foreground()) {
-        command.signal(signal);
+/// Two Ctrl-C within this time ask to leave the command alone: one by one, they are the command's, as a shell or a debugger
+/// uses them.
+const TWICE: Duration = Duration::from_secs(2);
+
+/// Signals that ask a command to stop.
+#[derive(Default)]
+pub(super) struct Requests {
+    last: Option<Instant>,
+}
+
+impl Requests {
+    /// Passes a signal on to the command, unless the terminal has sent it already: the command decides how to end, as if
+    /// it were not profiled. At the second one it is left alone.
+    pub(super) fn pass_on(
+        &mut self,
+        signal: Signal,
+        command: &RunningCommand,
+        terminal: Terminal,
+    ) -> Option<Stop> {
+        let of_terminal = signal == Signal::SIGINT && terminal::in_foreground();
+        if !of_terminal {
+            command.signal(signal);
+        }
+        let is_second = self.is_second(of_terminal, Instant::now());
+        is_second.then(|| {
+            terminal.say("the command goes on, and is no longer sampled");
+            Stop::LeftAlone(signal)
+        })
+    }
+
+    fn is_second(&mut self, of_terminal: bool, now: Instant) -> bool {
+        let last = self.last.replace(now);
+        last.is_some_and(|last| !of_terminal || now.saturating_duration_since(last) < TWICE)
     }
 }
 
@@ -86,7 +119,7 @@ pub(super) async fn follow(
 ) -> Result<Stop> {
     let deadline = until.duration.map(|duration| Instant::now() + duration);
     let mut progress = Progress::new(engine.log.terminal(), until.duration);
-    let mut asked_to_stop = false;
+    let (mut requests, terminal) = (Requests::default(), engine.log.terminal());
     loop {
         let left =
             deadline.map_or(Duration::MAX, |deadline| deadline.saturating_duration_since(Instant::now()));
@@ -102,10 +135,7 @@ pub(super) async fn follow(
                     engine.session.cpu.scheduled.waited_for(*pid, ended.cpu_ns);
                     stop = Some(Stop::Exit(ended));
                 } else if let Some(signal) = signal {
-                    // The command decides how to end, as if it were not profiled; at the second signal it is left alone.
-                    stop = asked_to_stop.then_some(Stop::Signal);
-                    asked_to_stop = true;
-                    pass_on(signal, command);
+                    stop = requests.pass_on(signal, command, terminal).or(stop);
                 }
             }
             WatchedProcesses::Processes | WatchedProcesses::Everything if signal.is_some() => {
@@ -125,5 +155,20 @@ pub(super) async fn follow(
             engine.stop();
             return Ok(stop);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_interrupt_after_another_is_the_commands_and_two_at_once_leave_it() {
+        let (mut requests, now) = (Requests::default(), Instant::now());
+        let at = |seconds| now + Duration::from_secs(seconds);
+        let seen = [0, 10, 20, 21].map(|seconds| requests.is_second(true, at(seconds)));
+        assert_eq!(seen, [false, false, false, true]);
+        let mut requests = Requests::default();
+        assert_eq!([0, 60].map(|seconds| requests.is_second(false, at(seconds))), [false, true]);
     }
 }

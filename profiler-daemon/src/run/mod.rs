@@ -117,7 +117,7 @@ pub(crate) fn record(job: &RecordJob) -> Result<ExitCode> {
         failure::exit_code(&error)
     });
     terminal.say("precise enough: the command continues unsampled");
-    let stop = runtime.block_on(precise::outlast(&mut signals, &command))?;
+    let stop = runtime.block_on(precise::outlast(&mut signals, &command, terminal))?;
     Ok(failed.unwrap_or_else(|| stop.exit_code()))
 }
 
@@ -446,11 +446,14 @@ impl Setup {
         threads: usize,
         processes: &[u32],
         watched: &Activity,
-    ) -> Prediction {
+    ) -> Result<Prediction> {
         let has_group = self.may_use_group() && Cgroup::of_their_own(processes).is_some();
+        if !has_group && self.asked == Some(AttachMode::Cgroup) {
+            return Err(explain::no_group_of_its_own());
+        }
         let settings = rate_settings(sampling);
         let choice = self.choice(&settings, threads, has_group, Some(watched));
-        predict(settings, self.calibration.model, watched, choice)
+        Ok(predict(settings, self.calibration.model, watched, choice))
     }
 }
 
@@ -503,8 +506,15 @@ pub(crate) fn runtime() -> Result<tokio::runtime::Runtime> {
 }
 
 fn cannot_execute(command: &CString, error: &io::Error) -> anyhow::Error {
+    let is_there = find_program(OsStr::from_bytes(command.to_bytes())).is_some_and(|path| path.is_file());
     let command = command.to_string_lossy();
     let (status, text) = match error.kind() {
+        io::ErrorKind::NotFound if is_there => (
+            NOT_EXECUTABLE,
+            format!(
+                "{command} is there, but not the interpreter of its first line, or its loader; install that, or mend the line"
+            ),
+        ),
         io::ErrorKind::NotFound => {
             (NOT_FOUND, format!("{command} was not found; give its path, or look for it in $PATH"))
         }

@@ -54,6 +54,11 @@ impl CancelFlag {
         self.0.store(true, Ordering::Relaxed);
     }
 
+    /// The flag, for a signal's handler.
+    pub(crate) fn shared(&self) -> Arc<AtomicBool> {
+        Arc::clone(&self.0)
+    }
+
     /// Whether it was set.
     pub(crate) fn is_set(&self) -> bool {
         self.0.load(Ordering::Relaxed)

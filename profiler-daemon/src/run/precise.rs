@@ -9,9 +9,10 @@ use profiler_core::stats::{Confidence, Goal, IntervalTable};
 use symbolizer::KernelSymbols;
 
 use super::Signals;
-use super::follow::{Stop, pass_on};
+use super::follow::{Requests, Stop};
 use crate::sampler::session::Session;
 use crate::sys::spawn::RunningCommand;
+use crate::terminal::Terminal;
 
 /// Samples before the first look; no goal is reached with fewer.
 const FIRST_LOOK_SAMPLES: u64 = 100;
@@ -80,18 +81,20 @@ impl Precise {
 
 /// Waits for a command that is no longer sampled. Signals are passed on to it, as while it was sampled; at the second
 /// one it is left alone.
-pub(super) async fn outlast(signals: &mut Signals, command: &RunningCommand) -> Result<Stop> {
-    let mut asked_to_stop = false;
+pub(super) async fn outlast(
+    signals: &mut Signals,
+    command: &RunningCommand,
+    terminal: Terminal,
+) -> Result<Stop> {
+    let mut requests = Requests::default();
     loop {
         if let Some(ended) = command.try_wait()? {
             return Ok(Stop::Exit(ended));
         }
-        if let Some(signal) = signals.wait(IDLE).await {
-            if asked_to_stop {
-                return Ok(Stop::Signal);
-            }
-            asked_to_stop = true;
-            pass_on(signal, command);
+        if let Some(signal) = signals.wait(IDLE).await
+            && let Some(stop) = requests.pass_on(signal, command, terminal)
+        {
+            return Ok(stop);
         }
     }
 }

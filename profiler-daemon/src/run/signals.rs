@@ -3,22 +3,29 @@
 //! A run sleeps in one `ppoll` per step. The async runtime is asked for signals after a sleep that a signal
 //! ended, and once a second.
 
+use std::io;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use nix::poll::{PollFd, PollFlags, ppoll};
 use nix::sys::signal::{SigSet, Signal};
 use nix::sys::time::TimeSpec;
+use signal_hook::SigId;
+use signal_hook::flag;
+use signal_hook::low_level::unregister;
 use tokio::signal::unix::{Signal as SignalStream, SignalKind, signal};
 
+use super::names::CancelFlag;
 use crate::sys::alarm::SwitchAlarm;
+use crate::sys::disposition;
 use crate::sys::timer::Timer;
 
 /// The signals that a run reacts to.
 pub(crate) struct Signals {
     interrupt: SignalStream,
     terminate: SignalStream,
-    hang_up: SignalStream,
+    /// None where hang-ups are ignored, as under `nohup`.
+    hang_up: Option<SignalStream>,
     child: SignalStream,
     timer: Timer,
     /// The signal mask from before signals were limited to the sleeps between turns; `None` if they are not.
@@ -57,7 +64,11 @@ impl Signals {
         let signals = Self {
             interrupt: listen(SignalKind::interrupt())?,
             terminate: listen(SignalKind::terminate())?,
-            hang_up: listen(SignalKind::hangup())?,
+            hang_up: if disposition::is_ignored(Signal::SIGHUP) {
+                None
+            } else {
+                Some(listen(SignalKind::hangup())?)
+            },
             child: listen(SignalKind::child())?,
             timer: Timer::new().context("the timer could not be made")?,
             put_off: None,
@@ -138,7 +149,7 @@ impl Signals {
             biased;
             _ = self.interrupt.recv() => Some(Signal::SIGINT),
             _ = self.terminate.recv() => Some(Signal::SIGTERM),
-            _ = self.hang_up.recv() => Some(Signal::SIGHUP),
+            Some(_) = came(&mut self.hang_up) => Some(Signal::SIGHUP),
             _ = self.child.recv() => None,
             () = self.timer.sleep(pause) => None,
         }
@@ -148,5 +159,35 @@ impl Signals {
 impl Drop for Signals {
     fn drop(&mut self) {
         self.open();
+    }
+}
+
+/// The next signal of a stream; none of no stream.
+async fn came(stream: &mut Option<SignalStream>) -> Option<()> {
+    stream.as_mut()?.recv().await
+}
+
+/// While this lives, a signal that asks to stop cancels naming, and a second one ends the process at once: nothing else
+/// listens while a profile is named and written.
+pub(super) struct CancelBySignal(Vec<SigId>);
+
+impl CancelBySignal {
+    /// Cancels `flag` by signals.
+    pub(super) fn new(flag: &CancelFlag) -> io::Result<Self> {
+        let mut registered = Self(Vec::new());
+        for signal in TO_STOP.into_iter().filter(|signal| !disposition::is_ignored(*signal)) {
+            let (number, status) = (signal as i32, 128 + signal as i32);
+            registered.0.push(flag::register_conditional_shutdown(number, status, flag.shared())?);
+            registered.0.push(flag::register(number, flag.shared())?);
+        }
+        Ok(registered)
+    }
+}
+
+impl Drop for CancelBySignal {
+    fn drop(&mut self) {
+        for id in self.0.drain(..) {
+            unregister(id);
+        }
     }
 }

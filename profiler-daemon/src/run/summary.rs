@@ -9,7 +9,7 @@
 //!   programs without an agent, or by threads that were too short, and is reported separately
 //!   (`not_sampled_cpu_s`): distributed, it would become other functions' time, outside of their intervals.
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use config::{Ratio, SamplingSettings};
 use profiler_core::profile::{
     CostFigures, CpuTimes, FileFigures, HowSampled, Measure, Outcome, OverheadFigures, OverheadParts,
@@ -19,6 +19,7 @@ use profiler_core::rate::{Account, Decision, Prediction, RateReason};
 
 use super::engine::{Engine, PartFigures, RunFigures, SamplingMode};
 use super::follow::Stop;
+use super::signals::CancelBySignal;
 use super::{Setup, names};
 use crate::debuginfod;
 use crate::output::Outputs;
@@ -50,8 +51,9 @@ pub(super) fn deliver(
     let (mut run, scale) = run(&figures, &collected, setup, sampling, target);
     run.how.stopped = stop.as_str().to_owned();
     let servers = debuginfod.map(|settings| debuginfod::Servers::new(settings.clone()));
-    let profile =
-        names::symbolize(collected, scale, run, servers.as_ref(), &names::CancelFlag::default(), &mut || ());
+    let cancel = names::CancelFlag::default();
+    let _cancelled = CancelBySignal::new(&cancel).context("signals could not be caught")?;
+    let profile = names::symbolize(collected, scale, run, servers.as_ref(), &cancel, &mut || ());
     outputs.deliver(&profile)
 }
 

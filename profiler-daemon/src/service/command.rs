@@ -7,6 +7,7 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use config::TargetSettings;
@@ -112,6 +113,8 @@ pub(crate) enum CommandRefused {
 pub(crate) struct CommandSender {
     queue: mpsc::Sender<DaemonCommand>,
     latest: watch::Receiver<Latest>,
+    /// Whether the loop has been asked to publish and has not done so yet.
+    show_is_queued: Arc<AtomicBool>,
 }
 
 /// The loop's end of the queue.
@@ -120,12 +123,16 @@ pub(crate) struct CommandReceiver(pub(crate) mpsc::Receiver<DaemonCommand>);
 
 /// Where the loop publishes how everything is.
 #[derive(Debug)]
-pub(crate) struct Publisher(watch::Sender<Latest>);
+pub(crate) struct Publisher {
+    latest: watch::Sender<Latest>,
+    show_is_queued: Arc<AtomicBool>,
+}
 
 impl Publisher {
     /// Puts this in place of what was published before.
     pub(crate) fn publish(&self, snapshot: StatusSnapshot) {
-        self.0.send_replace(Some(Arc::new(snapshot)));
+        self.show_is_queued.store(false, Ordering::Release);
+        self.latest.send_replace(Some(Arc::new(snapshot)));
     }
 }
 
@@ -133,7 +140,9 @@ impl Publisher {
 pub(crate) fn channel() -> (CommandSender, CommandReceiver, Publisher) {
     let (queue, commands) = mpsc::channel(QUEUE);
     let (publisher, latest) = watch::channel(None);
-    (CommandSender { queue, latest }, CommandReceiver(commands), Publisher(publisher))
+    let show_is_queued = Arc::default();
+    let publisher = Publisher { latest: publisher, show_is_queued: Arc::clone(&show_is_queued) };
+    (CommandSender { queue, latest, show_is_queued }, CommandReceiver(commands), publisher)
 }
 
 impl CommandSender {
@@ -146,7 +155,12 @@ impl CommandSender {
         let mut latest = self.latest.clone();
         let is_fresh = latest.borrow_and_update().as_ref().is_some_and(|last| last.age_ns() <= FRESH_NS);
         if !is_fresh {
-            let _ = self.queue.try_send(DaemonCommand::Show); // if the queue is full, other requests wait for the same
+            // One in the queue is enough for all who wait; if the queue is full, others wait for the same.
+            if !self.show_is_queued.swap(true, Ordering::AcqRel)
+                && self.queue.try_send(DaemonCommand::Show).is_err()
+            {
+                self.show_is_queued.store(false, Ordering::Release);
+            }
             let _ = timeout(PATIENCE, latest.changed()).await;
         }
         let is_there = self.latest.has_changed().is_ok();

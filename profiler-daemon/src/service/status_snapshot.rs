@@ -5,7 +5,7 @@
 use std::sync::Arc;
 
 use super::recent::RecentDecisions;
-use super::state::{DecisionEntry, Status, TargetStatus};
+use super::state::{Status, TargetStatus};
 use crate::sys::{clock, procfs};
 
 /// Figures that are older than this say so in `degraded` (ns).
@@ -19,7 +19,17 @@ pub(crate) struct StatusSnapshot {
     /// How it was, but for what anyone can read of this process.
     pub(crate) status: Status,
     /// Each target's status, and its recent decisions.
-    pub(crate) targets: Vec<(TargetStatus, RecentDecisions)>,
+    pub(crate) targets: Vec<(TargetStatus, TargetDecisions)>,
+}
+
+/// Recent decisions on the rate of a target's sampler.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct TargetDecisions {
+    /// The decisions.
+    pub(crate) log: RecentDecisions,
+    /// Targets that the sampler is for: their CPUs, slowdown and cost are together in each decision. 0 where the target
+    /// is not sampled.
+    pub(crate) shared_by: usize,
 }
 
 impl StatusSnapshot {
@@ -54,10 +64,10 @@ impl StatusSnapshot {
         self.targets.iter().map(|(target, _)| aged(target)).collect()
     }
 
-    /// The last decisions for a target, oldest first; none if there is no such target.
-    pub(crate) fn decisions(&self, name: &str) -> Option<Vec<DecisionEntry>> {
+    /// The last decisions for a target; none if there is no such target.
+    pub(crate) fn decisions(&self, name: &str) -> Option<&TargetDecisions> {
         let found = self.targets.iter().find(|(target, _)| target.name == name);
-        found.map(|(_, decisions)| decisions.list())
+        found.map(|(_, decisions)| decisions)
     }
 }
 

@@ -35,13 +35,7 @@ const F_SEAL_EXEC: i32 = 0x20;
 /// If it is anything but an empty file in memory that can be sealed.
 pub(crate) fn open_made(path: &str) -> io::Result<File> {
     let foreign = || io::Error::other("another file has taken its place");
-    let reopen = |file: &File, writes: bool| {
-        let flags = libc::O_NONBLOCK | libc::O_NOCTTY;
-        let path = format!("/proc/self/fd/{}", file.as_raw_fd());
-        File::options().read(true).write(writes).custom_flags(flags).open(path)
-    };
-    // Not opened yet: with some devices that alone does something.
-    let named = File::options().read(true).custom_flags(libc::O_PATH).open(path)?;
+    let named = name(path)?;
     let metadata = named.metadata()?;
     if !metadata.is_file() || metadata.len() != 0 {
         return Err(foreign());
@@ -53,6 +47,18 @@ pub(crate) fn open_made(path: &str) -> io::Result<File> {
         0 => reopen(&readable, true).inspect(hold),
         _ => Err(foreign()),
     }
+}
+
+/// The file at a path, not opened yet: with some devices that alone does something.
+fn name(path: &str) -> io::Result<File> {
+    File::options().read(true).custom_flags(libc::O_PATH).open(path)
+}
+
+/// Opens the very file that was named, and waits for nobody.
+fn reopen(file: &File, writes: bool) -> io::Result<File> {
+    let flags = libc::O_NONBLOCK | libc::O_NOCTTY;
+    let path = format!("/proc/self/fd/{}", file.as_raw_fd());
+    File::options().read(true).write(writes).custom_flags(flags).open(path)
 }
 
 /// Nobody who is about to open a file in memory is this slow.
@@ -69,16 +75,16 @@ pub(crate) fn is_left(path: &str) -> bool {
 }
 
 fn is_left_for(path: &str, time: Duration) -> bool {
-    let is_old = made_at(path).is_some_and(|at| at.elapsed().is_ok_and(|age| age > time));
+    let Ok(named) = name(path) else { return false };
+    let is_old = made_at(&named).is_some_and(|at| at.elapsed().is_ok_and(|age| age > time));
     is_old
-        && File::open(path)
+        && reopen(&named, false)
             .is_ok_and(|file| fcntl(&file, FcntlArg::F_GET_SEALS).is_ok() && file.try_lock().is_ok())
 }
 
 /// When a file in memory was made. It is changed whenever an agent writes to a new page, which an agent does for some time after its profiler
 /// was killed; kernels before 5.18 only know that time.
-fn made_at(path: &str) -> Option<SystemTime> {
-    let named = File::options().read(true).custom_flags(libc::O_PATH).open(path).ok()?;
+fn made_at(named: &File) -> Option<SystemTime> {
     let made = named.metadata().ok().filter(Metadata::is_file)?;
     let changed = || UNIX_EPOCH + Duration::from_secs(made.ctime().max(0) as u64);
     Some(made.created().unwrap_or_else(|_| changed()))
@@ -191,10 +197,11 @@ mod tests {
             memfd_create(c"made", MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING).unwrap().into();
         let path = format!("/proc/self/fd/{}", file.as_raw_fd());
         let memory = AgentMemory::of(&path).unwrap();
-        let made = made_at(&path);
+        let made_at = || made_at(&name(&path).unwrap());
+        let made = made_at();
         std::thread::sleep(Duration::from_millis(1_100)); // the time of a change is given in whole seconds
         memory.words()[MEMORY_WORDS - 1].store(7, Ordering::Relaxed);
-        assert!(made.is_some() && made_at(&path) == made);
+        assert!(made.is_some() && made_at() == made);
     }
 
     #[test]

@@ -1,13 +1,16 @@
 //! The terminal's foreground process group, and its width.
 
-use std::io::{stdin, stdout};
+use std::fs::File;
+use std::io::stdout;
 use std::os::fd::AsRawFd;
 
 use nix::unistd::{getpgrp, tcgetpgrp};
 
-/// Whether this process is in the foreground of its terminal: then Ctrl-C has reached its children as well.
+/// Whether this process is in the foreground of its terminal, wherever its input comes from: then Ctrl-C has reached its
+/// children as well.
 pub(crate) fn in_foreground() -> bool {
-    tcgetpgrp(stdin()).is_ok_and(|group| group == getpgrp())
+    let terminal = File::open("/dev/tty");
+    terminal.is_ok_and(|terminal| tcgetpgrp(terminal).is_ok_and(|group| group == getpgrp()))
 }
 
 /// Columns of the terminal that standard output is; none where it is a file or a pipe.

@@ -15,7 +15,7 @@ use super::comments::Comments;
 use super::labels::SampleLabels;
 use super::locations::Locations;
 use super::message::{PprofFunction, PprofLocation, PprofMapping, PprofSample};
-use super::sections::RawMessages;
+use super::sections::{MAX_ENTRIES, RawMessages};
 use super::units::Values;
 
 /// Most bytes of a file, uncompressed. Ours have a few hundred kilobytes.
@@ -211,18 +211,22 @@ impl<'a> PprofReader<'a> {
         let name = Some(self.text(function.name)?).filter(|name| !name.is_empty());
         let file = Some(self.text(function.filename)?).filter(|file| !file.is_empty());
         let name = name.unwrap_or_else(|| system_name.clone());
-        Ok(self.add(Function { name, system_name, module, file }))
+        self.add(Function { name, system_name, module, file })
     }
 
     fn nameless(&mut self, module: ModuleIndex, address: u64) -> Result<FunctionIndex, ReadError> {
         let name = format!("{}+{address:#x}", self.profile.modules[module.0 as usize].name);
         self.copied(2 * name.len())?;
-        Ok(self.add(Function { system_name: name.clone(), name, module, file: None }))
+        self.add(Function { system_name: name.clone(), name, module, file: None })
     }
 
-    fn add(&mut self, function: Function) -> FunctionIndex {
+    /// Adds a function. One of the file is one for each module that calls it its own: a small file can name many.
+    fn add(&mut self, function: Function) -> Result<FunctionIndex, ReadError> {
+        if self.profile.functions.len() >= MAX_ENTRIES {
+            return Err(ReadError::TooMany(MAX_ENTRIES));
+        }
         self.profile.functions.push(function);
-        FunctionIndex(self.profile.functions.len() as u32 - 1)
+        Ok(FunctionIndex(self.profile.functions.len() as u32 - 1))
     }
 
     fn stacks(&mut self, values: Values, locations: &Locations) -> Result<(), ReadError> {
@@ -249,7 +253,8 @@ impl<'a> PprofReader<'a> {
             for id in &sample.location_id {
                 frames.push(locations.find(*id).ok_or(ReadError::Malformed("a location is missing"))?);
             }
-            shown_so_far += frames.iter().map(|frame| shown[frame.0 as usize]).sum::<u64>();
+            let of_frames = frames.iter().map(|frame| shown[frame.0 as usize]);
+            shown_so_far = of_frames.fold(shown_so_far, u64::saturating_add);
             if shown_so_far > MAX_SHOWN {
                 return Err(ReadError::TooLarge);
             }

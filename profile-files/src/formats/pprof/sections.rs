@@ -7,7 +7,7 @@ use super::read::ReadError;
 use super::wire::{FieldValue, Fields, varint};
 
 /// Most messages, and most texts, in one file. A day of a large fleet has fewer.
-const MAX_ENTRIES: usize = 4_000_000;
+pub(super) const MAX_ENTRIES: usize = 4_000_000;
 /// Most bytes of one message; texts and the windows of a long run are not bounded by it.
 const MAX_MESSAGE: usize = 1 << 20;
 

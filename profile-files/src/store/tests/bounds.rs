@@ -80,6 +80,29 @@ fn age_is_told_by_the_clock_that_cannot_jump() {
     assert_eq!(store.size().0, 0);
 }
 
+/// Windows of a boot whose wall clock was years ahead expire, and give way before those of the present boot.
+#[test]
+fn files_of_a_boot_with_a_wrong_clock_are_the_oldest() {
+    let folder = TempDir::new().unwrap();
+    let mut store =
+        Store::open(folder.path(), StoreTerms { bytes: 3 * 4096, ..settings() }, RealDisk).unwrap();
+    keep(&mut store, "web", MIDNIGHT + 3650 * DAY, 1).unwrap();
+    let window_ns = MINUTE;
+    for at in 1..=5_u64 {
+        let begin_ns = MIDNIGHT + at * window_ns;
+        let now = Now { boot: "corrected".to_owned(), ..now(begin_ns + window_ns) };
+        let mut window = window("web", begin_ns);
+        window.boot = "corrected".to_owned();
+        store.write(&now, window, &profile(begin_ns, 1 << at)).unwrap();
+    }
+    assert_eq!(cpu_ns(folder.path(), &ever()), (1 << 5) + (1 << 4) + (1 << 3));
+    let folder = TempDir::new().unwrap();
+    let mut store = self::store(folder.path());
+    keep(&mut store, "web", MIDNIGHT + 3650 * DAY, 1).unwrap();
+    store.expire(&Now { unix_ns: MIDNIGHT, boot: "corrected".to_owned(), monotonic_ns: 8 * DAY });
+    assert_eq!(store.size().0, 0);
+}
+
 #[test]
 fn a_folder_that_vanishes_is_made_again() {
     let folder = TempDir::new().unwrap();

@@ -35,6 +35,21 @@ fn exporting(folder: &Path, minutes: u64) -> Store {
     store
 }
 
+/// An export that was new while the wall clock was years ahead gets what ends after the next boot.
+#[test]
+fn an_export_of_a_boot_with_a_wrong_clock_gets_the_windows_of_the_next() {
+    let folder = TempDir::new().unwrap();
+    let mut ahead = store(folder.path());
+    ahead.export(&now(MIDNIGHT + 3650 * DAY), &exports(&["a"]));
+    drop(ahead);
+    let at = |unix_ns| Now { boot: "corrected".to_owned(), ..now(unix_ns) };
+    let mut store = store(folder.path());
+    store.export(&at(MIDNIGHT), &exports(&["a"]));
+    let window = TargetWindow { boot: "corrected".to_owned(), ..window("web", MIDNIGHT) };
+    store.write(&at(MIDNIGHT + MINUTE), window, &profile(MIDNIGHT, 1)).unwrap();
+    assert!(send(&store, "a", SendOutcome::Sent(7)).is_some());
+}
+
 #[test]
 fn windows_are_sent_once_also_after_a_restart() {
     let folder = TempDir::new().unwrap();

@@ -87,6 +87,7 @@ pub(super) async fn attach(call: &Call<'_>, body: &[u8]) -> Answer {
     if !problems.is_empty() {
         return Err(Problem::bad(problems.join("; ")));
     }
+    call.allow(Duration::ZERO);
     let (looked_up, target) = match target.user.is_some() || target.executable.is_some() {
         true => timeout(call.api.bounds.answer, look_up(target)).await.ok().flatten().ok_or_else(|| {
             let detail =

@@ -20,6 +20,7 @@ use tokio::time::timeout;
 use super::params::Params;
 use super::problem::Problem;
 use super::routes::{Operation, Route};
+use super::serve::Deadline;
 use super::{Api, openapi};
 use crate::service::command::{CommandRefused, DaemonCommand, ReplySender};
 use crate::service::status_snapshot::StatusSnapshot;
@@ -85,6 +86,13 @@ impl Call<'_> {
     /// Whether the loop came round within the time in which it has to answer.
     fn is_alive(&self, latest: &StatusSnapshot) -> bool {
         u128::from(latest.age_ns()) <= self.api.bounds.answer.as_nanos()
+    }
+
+    /// Lets the answer come this much later than the loop and a reader take, both of which may be waited for.
+    fn allow(&self, time: Duration) {
+        if let Some(deadline) = self.parts.extensions.get::<Deadline>() {
+            deadline.allow(time + self.api.bounds.answer * 3);
+        }
     }
 
     /// Sends the loop a command, and waits no longer than a request may take.

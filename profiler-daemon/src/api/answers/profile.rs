@@ -13,7 +13,6 @@ use super::reading::render;
 use super::{Answer, Call, content};
 use crate::api::problem::Problem;
 use crate::api::routes::{FORMAT, FROM, LABEL, SECONDS, TARGET, TO};
-use crate::api::serve::Deadline;
 use crate::service::command::{DaemonCommand, Flush};
 use crate::sys::clock::unix_ns;
 
@@ -95,14 +94,14 @@ async fn answer(call: &Call<'_>, time: ProfileTime, format: &'static Format) -> 
             // Windows that end in turn may be longer, and it is looked for those that are over about once a second.
             if (ended_ago_ns as f64) < 2.0 * window_ns + 2e9 {
                 let flush = Flush { ended_ago_ns, ..flush };
-                wait(call, Duration::ZERO);
+                call.allow(Duration::ZERO);
                 call.command(|reply| DaemonCommand::Flush(flush, reply)).await??;
             }
             range
         }
     };
     let query = Query { range, targets, labels };
-    wait(call, call.api.bounds.rendering);
+    call.allow(call.api.bounds.rendering);
     let body = render(call.api, query, format).await?;
     let mut response = content(format.media_type, body);
     let headers = response.headers_mut();
@@ -118,18 +117,11 @@ async fn answer(call: &Call<'_>, time: ProfileTime, format: &'static Format) -> 
 
 /// Waits between two ends of windows: what lies between them are windows of their own.
 async fn next(call: &Call<'_>, time: Duration, flush: Flush) -> Result<Range, Problem> {
-    wait(call, time);
+    call.allow(time);
     let begin = flush.clone();
     call.command(|reply| DaemonCommand::Flush(begin, reply)).await??;
     let from_unix_ns = unix_ns();
     tokio::time::sleep(time).await;
     call.command(|reply| DaemonCommand::Flush(Flush { is_end: true, ..flush }, reply)).await??;
     Ok(Range { from_unix_ns, to_unix_ns: unix_ns().max(from_unix_ns + 1) })
-}
-
-/// The answer comes after this time, beside that in which windows are ended and a reader is waited for.
-fn wait(call: &Call<'_>, time: Duration) {
-    if let Some(deadline) = call.parts.extensions.get::<Deadline>() {
-        deadline.allow(time + call.api.bounds.answer * 3);
-    }
 }

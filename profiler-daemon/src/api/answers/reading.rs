@@ -128,7 +128,7 @@ pub(super) async fn render(
         Ok(Err(Unread::Large)) => {
             let most = MOST_WRITTEN >> 20;
             Err(Problem::bad(format!(
-                "in this format it takes more than {most} MiB; request a shorter range, or another format"
+                "in this format it takes more than {most} MiB; request a shorter range or fewer targets (pprof is the smallest format)"
             )))
         }
         Ok(Err(Unread::Failed(detail))) => Err(Problem::internal(detail)),

@@ -49,9 +49,13 @@ pub(super) async fn target(call: &Call<'_>) -> Answer {
 }
 
 pub(super) async fn decisions(call: &Call<'_>) -> Answer {
-    let decisions = call.latest().await?.decisions(&call.name);
-    let decisions = decisions.ok_or_else(|| CommandRefused::Unknown(call.name.clone()))?;
-    json(StatusCode::OK, &object!({ "target": call.name, "decisions": decisions }))
+    let latest = call.latest().await?;
+    let found = latest.decisions(&call.name).ok_or_else(|| CommandRefused::Unknown(call.name.clone()))?;
+    let decisions = found.log.list();
+    json(
+        StatusCode::OK,
+        &object!({ "target": call.name, "shared_by": found.shared_by, "decisions": decisions }),
+    )
 }
 
 pub(super) async fn detach(call: &Call<'_>) -> Answer {

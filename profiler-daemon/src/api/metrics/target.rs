@@ -132,7 +132,7 @@ pub(super) fn encode(targets: &[TargetStatus], out: &mut Out<'_>) -> fmt::Result
             names.iter().zip(target.labels.values()).map(|(name, text)| (name.as_str(), text.clone()));
         (own.chain(given).collect(), 1.0)
     });
-    out.series("target_labels", MetricKind::Gauge, "Labels from the settings; always 1.", labels)?;
+    out.series("target_labels", MetricKind::Gauge, "Labels of the target; always 1.", labels)?;
     let figures = FIGURES.iter();
     for figure in figures {
         let series = targets

@@ -27,7 +27,7 @@ use crate::service::command::{
 };
 use crate::service::recent::RecentDecisions;
 use crate::service::state::{DecisionEntry, Status, TargetStatus};
-use crate::service::status_snapshot::StatusSnapshot;
+use crate::service::status_snapshot::{StatusSnapshot, TargetDecisions};
 use crate::sys::clock;
 
 /// A token.
@@ -193,13 +193,13 @@ pub(super) fn decision() -> DecisionEntry {
 
 /// How everything is: just old enough for whoever asks to want it anew.
 fn snapshot(heard: &Heard) -> StatusSnapshot {
-    let decisions = RecentDecisions::default();
-    decisions.remember(decision());
+    let decisions = TargetDecisions { log: RecentDecisions::default(), shared_by: 3 };
+    decisions.log.remember(decision());
     let ready = heard.ready.load(Ordering::Relaxed);
     StatusSnapshot {
         at_ns: clock::monotonic_ns() - 2_000_000_000,
         status: Status { ready, pid: 7, version: "9.9".to_owned(), ..Status::default() },
-        targets: vec![(target("web"), decisions), (target("db@1:x"), RecentDecisions::default())],
+        targets: vec![(target("web"), decisions), (target("db@1:x"), TargetDecisions::default())],
     }
 }
 

@@ -14,6 +14,8 @@ const LONGEST_NS: u64 = 300 * SECOND_NS;
 const LONGEST_REFUSED_NS: u64 = 60 * SECOND_NS;
 /// The longest pause that a backend may ask for (ns).
 const LONGEST_ASKED_NS: u64 = 3600 * SECOND_NS;
+/// A backend that asks to wait less is waited for as one that says nothing.
+const SHORTEST_ASKED: Duration = Duration::from_secs(1);
 /// The longest pause that CPU time makes (ns).
 const LONGEST_PACED_NS: u64 = 60 * SECOND_NS;
 /// Times that sending fails with a window, while others are taken, before it counts as refused: a backend that fails with one
@@ -36,8 +38,8 @@ pub(super) enum Unsent {
         text: String,
         /// How long to wait, if the backend says so.
         after: Option<Duration>,
-        /// Whether the window itself may be the cause.
-        may_be_at_fault: bool,
+        /// How much of it may be the window's own fault.
+        most_fault: SendFault,
     },
 }
 
@@ -78,13 +80,12 @@ impl ExportSchedule {
                 self.refused(now_ns);
                 SendOutcome::Refused
             }
-            Unsent::Failed { after, may_be_at_fault, .. } => {
+            Unsent::Failed { after, most_fault, .. } => {
                 let is_new = file_to_send.failed_ns == 0
                     || now_ns.saturating_sub(file_to_send.failed_ns) >= ANOTHER_TURN_NS;
-                let fault = match (*may_be_at_fault, is_new && self.is_well()) {
-                    (false, _) => SendFault::None,
-                    (true, false) => SendFault::Possible,
-                    (true, true) => SendFault::Blamed,
+                let fault = match *most_fault {
+                    SendFault::Blamed if !(is_new && self.is_well()) => SendFault::Possible,
+                    most => most,
                 };
                 if fault == SendFault::Blamed && file_to_send.blamed + 1 >= MOST_BLAMED {
                     self.refused(now_ns);
@@ -113,8 +114,10 @@ impl ExportSchedule {
     fn failed(&mut self, now_ns: u64, after: Option<Duration>, chance: f64) {
         self.failures = self.failures.saturating_add(1);
         let pause_ns = match after {
-            Some(after) => (after.as_nanos() as u64).min(LONGEST_ASKED_NS) as f64 * (1.0 + 0.1 * chance),
-            None => doubled(self.failures - 1, LONGEST_NS) as f64 * (0.5 + 0.5 * chance),
+            Some(after) if after >= SHORTEST_ASKED => {
+                (after.as_nanos() as u64).min(LONGEST_ASKED_NS) as f64 * (1.0 + 0.1 * chance)
+            }
+            _ => doubled(self.failures - 1, LONGEST_NS) as f64 * (0.5 + 0.5 * chance),
         };
         self.next_ns = now_ns.saturating_add(pause_ns as u64);
     }

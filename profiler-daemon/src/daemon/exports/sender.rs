@@ -6,7 +6,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use profile_files::store::{Cursor, NotRead, OutboxFile, Outboxes, PartsLeft, SendOutcome, read_file};
+use profile_files::store::{
+    Cursor, NotRead, OutboxFile, Outboxes, PartsLeft, SendFault, SendOutcome, read_file,
+};
 
 use super::plan::{ExportPlan, in_settings};
 use super::schedule::{ExportSchedule, Talk, Unsent};
@@ -82,7 +84,7 @@ impl Control {
 impl Unsent {
     /// An error that is not the window's fault.
     fn beside(text: String) -> Self {
-        Self::Failed { text, after: None, may_be_at_fault: false }
+        Self::Failed { text, after: None, most_fault: SendFault::None }
     }
 }
 
@@ -91,13 +93,14 @@ impl From<PushError> for Unsent {
         match error {
             PushError::Profile(text) | PushError::TooLong(text) => Self::Refused(in_settings(&text)),
             PushError::NotPermitted(text) => Self::beside(in_settings(&text)),
-            PushError::Receiver(text) => {
-                Self::Failed { text: in_settings(&text), after: None, may_be_at_fault: true }
-            }
-            PushError::Failed { text, after } => {
-                Self::Failed { text: format!("{text}; look at its log"), after, may_be_at_fault: true }
-            }
-            PushError::Later { text, after } => Self::Failed { text, after, may_be_at_fault: false },
+            PushError::Receiver(text) => Self::beside(in_settings(&text)),
+            PushError::Failed { text, after } => Self::Failed {
+                text: format!("{text}; look at its log"),
+                after,
+                most_fault: SendFault::Blamed,
+            },
+            // It may be the window's own size that a limit on the rate has no room for: others go first.
+            PushError::Later { text, after } => Self::Failed { text, after, most_fault: SendFault::Possible },
         }
     }
 }

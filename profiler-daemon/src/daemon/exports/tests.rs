@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use profile_files::store::{
-    Export, ExportTally, Now, OutboxFile, RealDisk, SendOutcome, Store, StoreTerms, TargetWindow, read_file,
+    Export, ExportTally, Now, OutboxFile, RealDisk, SendFault, SendOutcome, Store, StoreTerms, TargetWindow,
+    read_file,
 };
 use profile_files::testing;
 use tempfile::TempDir;
@@ -19,9 +20,9 @@ const BOOTED: u64 = 1_794_787_200 * SECOND;
 /// What a backend says of a window of a target at a second.
 type Backend = fn(u64, &str) -> Result<(), Unsent>;
 
-fn failed(after: Option<u64>, may_be_at_fault: bool) -> Result<(), Unsent> {
+fn failed(after: Option<u64>, most_fault: SendFault) -> Result<(), Unsent> {
     let after = after.map(std::time::Duration::from_secs);
-    Err(Unsent::Failed { text: "no".to_owned(), after, may_be_at_fault })
+    Err(Unsent::Failed { text: "no".to_owned(), after, most_fault })
 }
 
 fn now(second: u64) -> Now {
@@ -99,7 +100,7 @@ fn an_outage_loses_nothing_and_costs_few_attempts() {
     let mut simulated = Simulated::new();
     let is_down = |second| (600..7_200).contains(&second);
     let tally = simulated.run(180, &["web", "db"], |second, _| match (600..7_200).contains(&second) {
-        true => failed(None, true),
+        true => failed(None, SendFault::Blamed),
         false => Ok(()),
     });
     assert_eq!((tally.pushed, tally.refused, tally.dropped, tally.pending), (360, 0, 0, 0));
@@ -113,7 +114,7 @@ fn an_outage_loses_nothing_and_costs_few_attempts() {
 fn a_backend_that_asks_to_wait_is_asked_no_earlier() {
     let mut simulated = Simulated::new();
     let tally = simulated.run(30, &["web"], |second, _| match second {
-        120..900 => failed(Some(240), false),
+        120..900 => failed(Some(240), SendFault::Possible),
         _ => Ok(()),
     });
     assert_eq!((tally.pushed, tally.refused), (30, 0));
@@ -128,7 +129,7 @@ fn what_is_poisonous_is_given_up_and_keeps_no_other_waiting() {
     let mut simulated = Simulated::new();
     let targets = ["db", "log", "poison", "web"];
     let tally = simulated.run(60, &targets, |_, target| match target {
-        "poison" => failed(None, true),
+        "poison" => failed(None, SendFault::Blamed),
         _ => Ok(()),
     });
     assert_eq!(tally.dropped, 0);
@@ -140,7 +141,7 @@ fn what_is_poisonous_is_given_up_and_keeps_no_other_waiting() {
 fn a_backend_that_fails_now_and_then_gets_every_window() {
     let mut simulated = Simulated::new();
     let tally = simulated.run(120, &["web", "db"], |second, _| match second % 7 < 3 {
-        true => failed(None, true),
+        true => failed(None, SendFault::Blamed),
         false => Ok(()),
     });
     assert!(tally.pushed >= 236 && tally.refused == 0, "{tally:?}");
@@ -163,7 +164,7 @@ fn what_is_left_out_is_settled_and_says_nothing_of_the_backend() {
     let mut simulated = Simulated::new();
     let tally = simulated.run(60, &["web", "db"], |second, target| match target {
         "web" => Err(Unsent::LeftOut),
-        _ if second < 600 => failed(None, true),
+        _ if second < 600 => failed(None, SendFault::Blamed),
         _ => Ok(()),
     });
     let counts = (tally.left_out, tally.pushed, tally.refused, tally.dropped, tally.pending);

@@ -45,9 +45,14 @@ impl Watched {
             }
         }
         if let Some((engine, share)) = shared {
+            let all = sampling_status(engine, share.account);
+            let overhead_us = share.sample_ns * 1e-3;
+            // As uncertain, relative to it, as that of all: both are measured by the same probes.
+            let relative_error = all.overhead_se_us.zip(all.overhead_us).map(|(se, mean)| se / mean);
             status.sampling = SamplingStatus {
-                overhead_us: Some(share.sample_ns * 1e-3),
-                ..sampling_status(engine, share.account)
+                overhead_us: Some(overhead_us),
+                overhead_se_us: relative_error.map(|ratio| ratio * overhead_us).filter(|se| se.is_finite()),
+                ..all
             };
         }
         status
