@@ -332,7 +332,7 @@ fn a_window_that_breaks_the_backend_keeps_no_other_waiting() -> Result<()> {
 }
 
 #[test]
-fn a_backend_that_asks_to_wait_gets_the_same_window_after_that_time() -> Result<()> {
+fn a_backend_that_asks_to_wait_is_left_alone_for_that_time_and_gets_every_window() -> Result<()> {
     privileged!();
     let busy = Busy::start()?;
     for answer in ["429 Too Many Requests\r\nretry-after: 10", "503 Service Unavailable\r\nretry-after: 10"] {
@@ -344,8 +344,12 @@ fn a_backend_that_asks_to_wait_gets_the_same_window_after_that_time() -> Result<
         let requests = backend.requests();
         let waited = requests[1].at - requests[0].at;
         ensure!(waited >= Duration::from_millis(9_900) && waited < Duration::from_secs(60), "{waited:?}");
-        ensure!(requests[0].body == requests[1].body && !requests[0].is_taken && requests[1].is_taken);
+        ensure!(!requests[0].is_taken && requests[1].is_taken);
+        // It may have been too large for a limit on the rate: others go first.
+        let first = requests[0].body.clone();
         drop(requests);
+        wait_until("the first window", || backend.taken().contains(&first))?;
+        ensure!(wait_for_all(&daemon, &backend)? == 0, "windows came twice");
         ensure!(export(&daemon, "lab")?["refused"] == 0);
     }
     Ok(())
