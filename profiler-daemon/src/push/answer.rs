@@ -335,6 +335,35 @@ mod tests {
         assert!(matches!(wrong, PushError::Profile(_)), "{wrong:?}");
     }
 
+    /// Pyroscope answers 422 to nearly all that fails behind it.
+    #[test]
+    fn what_failed_behind_pyroscope_is_no_fault_of_the_window() {
+        let check = |status: u16, kind: &str, body: &str| {
+            answer(status, kind, body.as_bytes()).check(&receiver(ExportFormat::Pyroscope), 1)
+        };
+        let limit = "rpc error: code = resource_exhausted: push rate limit (0 B) exceeded";
+        assert!(matches!(check(422, "text/plain", limit), Err(PushError::Later { .. })));
+        for (status, body) in [(422, "rpc error: connection refused"), (408, "i/o timeout"), (500, "no")] {
+            assert!(matches!(check(status, "text/plain", body), Err(PushError::Failed { .. })), "{status}");
+        }
+        let wrong = check(422, "text/plain", "invalid_argument: profile with no labels");
+        assert!(matches!(wrong, Err(PushError::Profile(_))), "{wrong:?}");
+        // Its limits on size come with 500 by OTLP.
+        let long = "failed to push: exceeds the size limit (max_profile_size_byte, actual: 9, limit: 4)";
+        let by_otlp = answer(500, "text/plain", long.as_bytes()).check(&receiver(ExportFormat::Otlp), 1);
+        assert!(matches!(by_otlp, Err(PushError::TooLong(_))), "{by_otlp:?}");
+        assert_eq!(check(200, "text/plain", ""), Ok(()));
+        assert!(matches!(check(200, "text/html; charset=utf-8", "<html>"), Err(PushError::Receiver(_))));
+    }
+
+    #[test]
+    fn every_word_of_a_secret_header_is_hidden() {
+        let header = |value: &str| (ureq::http::header::COOKIE, HeaderValue::from_str(value).unwrap());
+        let sent = [header("session=s3cret; lang=english"), header("Bearer prod-9f31"), header("prod")];
+        let shown = Secrets::of(&sent).shown("bad cookie session=s3cret, or token prod-9f31 of prod");
+        assert_eq!(shown, "bad cookie …, or token … of …");
+    }
+
     #[test]
     fn a_size_is_in_the_unit_that_fits() {
         assert_eq!(
