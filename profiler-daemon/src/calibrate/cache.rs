@@ -101,7 +101,8 @@ fn median(quick: &[CostModel]) -> Option<CostModel> {
         // The variance of a median is π/2 times that of a mean.
         let se_ns = (std::f64::consts::FRAC_PI_2 * squares / (count - 1.0) / count).sqrt();
         let systematic_ns = SYSTEMATIC * sample(&model).mean_ns;
-        model.per_sample_ns.se_ns = se_ns.hypot(systematic_ns);
+        let most_ns = sample(&model).mean_ns / 3.0; // a model that is less sure is not kept: see `is_plausible`
+        model.per_sample_ns.se_ns = se_ns.hypot(systematic_ns).min(most_ns);
     }
     Some(model)
 }

@@ -81,7 +81,10 @@ const TWICE: Duration = Duration::from_secs(2);
 /// Signals that ask a command to stop.
 #[derive(Default)]
 pub(super) struct Requests {
+    /// When the terminal last sent one.
     last: Option<Instant>,
+    /// Whether one was passed on.
+    passed_on: bool,
 }
 
 impl Requests {
@@ -105,8 +108,11 @@ impl Requests {
     }
 
     fn is_second(&mut self, of_terminal: bool, now: Instant) -> bool {
+        if !of_terminal {
+            return std::mem::replace(&mut self.passed_on, true);
+        }
         let last = self.last.replace(now);
-        last.is_some_and(|last| !of_terminal || now.saturating_duration_since(last) < TWICE)
+        last.is_some_and(|last| now.saturating_duration_since(last) < TWICE)
     }
 }
 
@@ -168,7 +174,7 @@ mod tests {
         let at = |seconds| now + Duration::from_secs(seconds);
         let seen = [0, 10, 20, 21].map(|seconds| requests.is_second(true, at(seconds)));
         assert_eq!(seen, [false, false, false, true]);
-        let mut requests = Requests::default();
-        assert_eq!([0, 60].map(|seconds| requests.is_second(false, at(seconds))), [false, true]);
+        // Those of others are counted by themselves.
+        assert_eq!([22, 60].map(|seconds| requests.is_second(false, at(seconds))), [false, true]);
     }
 }

@@ -106,6 +106,7 @@ pub(crate) fn record(job: &RecordJob) -> Result<ExitCode> {
         anyhow::Ok((engine, command, signals, stop))
     })?;
     let terminal = engine.log.terminal();
+    signals.open(); // else none would come while names are looked up
     let delivered =
         summary::deliver(engine, &setup, &job.sampling, job.output.debuginfod.as_ref(), name, stop);
     if stop != Stop::Precise {

@@ -138,7 +138,7 @@ impl Signals {
     }
 
     /// Lets signals arrive at any time again.
-    fn open(&mut self) {
+    pub(super) fn open(&mut self) {
         if let Some(open) = self.put_off.take() {
             let _ = open.thread_set_mask();
         }

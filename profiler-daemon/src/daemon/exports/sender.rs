@@ -93,7 +93,10 @@ impl From<PushError> for Unsent {
         match error {
             PushError::Profile(text) | PushError::TooLong(text) => Self::Refused(in_settings(&text)),
             PushError::NotPermitted(text) => Self::beside(in_settings(&text)),
-            PushError::Receiver(text) => Self::beside(in_settings(&text)),
+            // Also a window beside which the connection breaks, or the time runs out.
+            PushError::Receiver(text) => {
+                Self::Failed { text: in_settings(&text), after: None, most_fault: SendFault::Blamed }
+            }
             PushError::Failed { text, after } => Self::Failed {
                 text: format!("{text}; look at its log"),
                 after,
