@@ -2,11 +2,11 @@
 //!
 //! The agent evaluates a filter before it takes effect (`filter`), and then makes only the system calls that the
 //! filter allows. Timers that may not be set keep their period; timers that may not be stopped run on. The
-//! promise of no new privileges that precedes a filter forbids nothing by itself. The same filter
-//! holds in the programs that the process executes: they get an agent only where it lets through all that an agent
-//! calls. One that the process started with without us is no danger where it answers: a thread whose timer it refuses
-//! is not sampled. If a filter
-//! forbids the return from a signal handler, the timers are removed.
+//! promise of no new privileges that precedes a filter forbids nothing by itself. If a filter forbids the return
+//! from a signal handler, the timers are removed.
+//!
+//! The filter holds in the programs that the process executes, too: they get an agent only where it lets through all
+//! that an agent calls. A filter from before the agent is tried: where it refuses a timer, that thread is not sampled.
 //!
 //! The strict mode also forbids reading the processor's clock: even reading the time ends the thread. Such a
 //! thread is no longer sampled.

@@ -238,7 +238,7 @@ impl RateController {
         self.retuning.cpu_since_ns = self.retuning.cpu_since_ns.saturating_add(reading.target_cpu_ns);
         let for_one_s_hz = self.rate_for_one_s_hz();
         if let Some(schedule) = &mut self.schedule {
-            let taken = reading.samples.saturating_add(reading.lost);
+            let taken = reading.samples.saturating_add(reading.lost).saturating_add(reading.unseen);
             schedule.observe(cpu_ns * 1e-9, cpu_ns / wall.max(1.0), taken, for_one_s_hz);
         }
         self.deepen();

@@ -39,7 +39,8 @@ impl CurrentLoad {
             self.load.observe(wall_ns, reading.target_cpu_ns);
             self.non_targets.observe(reading.foreign_samples as f64, rate_hz, wall_ns as f64 * 1e-9);
         }
-        let hits = reading.samples.saturating_add(reading.lost); // the handler ran for what was lost, too
+        // The clock expired for what brought no sample, too.
+        let hits = reading.samples.saturating_add(reading.lost).saturating_add(reading.unseen);
         if hits >= COST_SAMPLES {
             self.recent_ns = (spend.samples_ns() + 2.0 * spend.samples_se_ns) / hits as f64;
         }

@@ -293,15 +293,18 @@ impl OverheadMeter {
             (typical.frames, typical.bytes)
         };
         let hits = seen + reading.lost as f64; // a lost sample interrupted the target all the same
+        let unseen = reading.unseen as f64;
         let (switches, side_records) = (self.switches_cost(reading), self.side_records_cost(reading));
         let foreign = Cost::default()
             .plus(reading.foreign_samples as f64, self.prices.sample(0.0, bytes))
             .plus(1.0, self.non_target_records_cost(reading));
-        let samples = Cost::default().plus(hits, self.prices.sample(frames, bytes));
+        let samples = Cost::default()
+            .plus(hits, self.prices.sample(frames, bytes))
+            .plus(unseen, self.prices.sample(0.0, 0.0));
         let [bare_ns, frame_ns, byte_ns] = self.prices.parts_ns(frames, bytes);
         let target_se_ns = samples.se_ns + switches.se_ns + side_records.se_ns;
         Spend {
-            base_ns: hits * bare_ns,
+            base_ns: (hits + unseen) * bare_ns,
             frames_ns: hits * frames * frame_ns,
             stack_ns: hits * bytes * byte_ns,
             switches_ns: switches.mean_ns,

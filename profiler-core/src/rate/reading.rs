@@ -24,6 +24,8 @@ pub struct Reading {
     /// Interrupts that brought no sample: the kernel dropped it, another clock had sampled the same time, or they switched
     /// tracepoints on and off.
     pub lost: u64,
+    /// Interrupts in code that may not be sampled: nothing was walked or copied for them.
+    pub unseen: u64,
     /// Context switches of the target, where they cost something (attach mode `task`), else 0.
     pub switches: u64,
     /// Other records of the target: mappings and names; for whole CPUs forks and exits too.

@@ -32,7 +32,7 @@ mod tests {
     #[test]
     fn what_brought_nothing_is_counted_once() {
         let mut unseen = UnseenInterrupts::default();
-        // 1,000 interrupts a step, of which 400 fall into the kernel; then none of 1,000.
+        // Of 1,000 interrupts in a step, 400 are in the kernel; then none.
         let half: u64 = (0..10).map(|_| unseen.observe(100_000_000, 100_000, 600)).sum();
         let none: u64 = (0..10).map(|_| unseen.observe(100_000_000, 100_000, 1_000)).sum();
         assert_eq!((half, none), (4_000, 0));

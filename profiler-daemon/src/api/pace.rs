@@ -18,9 +18,9 @@ const AT_ONCE: u32 = 40;
 const TOGETHER: u32 = 5;
 /// Addresses that are remembered at a time; the others share a bucket.
 const MOST_ADDRESSES: usize = 1024;
-/// The longest that anybody waits for a bucket: those who left before their turn have taken theirs too. Connections
-/// are few, so this much later there is still no more than a bucket allows.
-const MOST_WAIT: Duration = Duration::from_secs(1);
+/// The longest wait for a bucket: connections that ended before their turn have taken theirs too. As long as 64
+/// connections wait at [`EACH`], which is as many as a listener has.
+const MOST_WAIT: Duration = Duration::from_millis(64 * 50);
 
 /// A bucket of answers. Who finds none waits: connections are few, and each waits for one answer at a time.
 #[derive(Debug, Default)]

@@ -23,6 +23,9 @@ const METHOD: u32 = 4;
 /// So many quick calibrations are kept: one alone is 15 to 20% off, their median a third of that.
 const MOST_QUICK: usize = 7;
 
+/// Measurements from which on their distance says how sure the median is.
+const LEAST_SPREAD: usize = 4;
+
 /// How thorough a calibration was.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -62,15 +65,17 @@ impl StoredCalibration {
         !self.is_loaded() && (self.thoroughness == Thoroughness::Full || self.quick.len() >= MOST_QUICK)
     }
 
-    /// A quick calibration together with those before. What was kept stays where it is better than this one.
-    pub(super) fn after(mut self, kept: StoredCalibration) -> Self {
-        if !self.supersedes(&kept) {
-            return kept;
+    /// A quick calibration together with those before, if there are any. What was kept stays where it is better than this one.
+    pub(super) fn after(mut self, kept: Option<Self>) -> Self {
+        if let Some(kept) = kept {
+            if !self.supersedes(&kept) {
+                return kept;
+            }
+            self.quick = kept.quick;
         }
         if self.thoroughness == Thoroughness::Full || self.is_loaded() {
-            return self;
+            return Self { quick: Vec::new(), ..self };
         }
-        self.quick = kept.quick;
         if self.quick.len() >= MOST_QUICK {
             self.quick.remove(0);
         }
@@ -92,7 +97,8 @@ fn median(quick: &[CostModel]) -> Option<CostModel> {
     let mut models = quick.to_vec();
     let sample = |model: &CostModel| model.per_sample_ns;
     models.sort_by(|a, b| sample(a).mean_ns.total_cmp(&sample(b).mean_ns));
-    let middle = &models[models.len().saturating_sub(1) / 2..=models.len().checked_sub(1)?.div_ceil(2)];
+    let last = models.len().checked_sub(1)?;
+    let middle = &models[last / 2..=last.div_ceil(2)];
     let mut model = *middle.iter().min_by(|a, b| sample(a).se_ns.total_cmp(&sample(b).se_ns))?;
     let count = models.len() as f64;
     if models.len() >= LEAST_SPREAD {
@@ -106,9 +112,6 @@ fn median(quick: &[CostModel]) -> Option<CostModel> {
     }
     Some(model)
 }
-
-/// Measurements from which on their distance says how sure the median is.
-const LEAST_SPREAD: usize = 4;
 
 /// What this machine is called in the cache: everything that changes what a sample costs.
 pub(super) fn machine(access: Access) -> String {
@@ -199,16 +202,21 @@ mod tests {
         let mut settled = Vec::new();
         for mean_ns in [3e4, 2.1e4, 5e4, 2.2e4, 2.3e4, 2.4e4, 2.2e4] {
             settled.push(all.is_settled());
-            all = kept(Quick, 0.0, mean_ns).after(all);
+            all = kept(Quick, 0.0, mean_ns).after(Some(all));
+            assert!(all.model.is_plausible(), "{mean_ns}: else it would not be kept");
         }
         assert_eq!((settled, all.is_settled()), (vec![false; 7], true));
         assert_eq!((all.quick.len(), all.model.per_sample_ns.mean_ns), (7, 2.3e4));
-        let loaded = kept(Quick, 0.5, 9e4).after(all.clone());
+        let loaded = kept(Quick, 0.5, 9e4).after(Some(all.clone()));
         assert_eq!(loaded, all);
-        let full = kept(Full, 0.0, 2.5e4).after(all.clone());
+        let full = kept(Full, 0.0, 2.5e4).after(Some(all.clone()));
         assert!(full.is_settled() && full.model.per_sample_ns.mean_ns == 2.5e4);
-        assert_eq!(kept(Quick, 0.0, 2e4).after(full.clone()), full);
-        assert_eq!(kept(Quick, 0.0, 2e4).after(kept(Quick, 0.0, 3e4)).quick.len(), 1, "of an older version");
+        assert_eq!(kept(Quick, 0.0, 2e4).after(Some(full.clone())), full);
+        assert_eq!(
+            kept(Quick, 0.0, 2e4).after(Some(kept(Quick, 0.0, 3e4))).quick.len(),
+            1,
+            "of an older version"
+        );
     }
 
     #[test]

@@ -73,7 +73,7 @@ pub(crate) fn prepare(access: Access) -> Calibration {
     }
     match (measure_quickly(access, machine), kept) {
         (Ok(measured), kept) => {
-            let measured = together(measured, kept);
+            let measured = measured.after(kept);
             keep(path.as_deref(), &measured);
             (&measured).into()
         }
@@ -102,8 +102,11 @@ pub(crate) fn run(job: CalibrateJob, terminal: Terminal) -> Result<()> {
     let (kept, parts) = if job.quick {
         let quick = quick::measure(access).map_err(too_unsteady)?;
         let before = cache_path().and_then(|path| cache::read(&path, &machine));
-        let before = before.filter(|kept| kept.thoroughness == Thoroughness::Quick);
-        (together(kept(machine, Thoroughness::Quick, quick.load_ratio, quick.model), before), None)
+        let measured = kept(machine, Thoroughness::Quick, quick.load_ratio, quick.model);
+        // What is not kept is shown as it was measured.
+        let counts =
+            measured.model.is_plausible() && before.as_ref().is_none_or(|old| measured.supersedes(old));
+        (if counts { measured.after(before) } else { measured }, None)
     } else {
         let progress = CalibrationProgress::new(terminal, full::STEPS);
         let found = full::characterise(access, place, || progress.step())?;
@@ -113,12 +116,6 @@ pub(crate) fn run(job: CalibrateJob, terminal: Terminal) -> Result<()> {
     let keeping = keep(path.as_deref(), &kept);
     let report = Report { kept: &kept, parts: parts.as_ref(), access, place, keeping };
     terminal.print(&if job.json { report.json()? } else { report.text() })
-}
-
-/// A quick calibration with those before, if there are any.
-fn together(measured: StoredCalibration, before: Option<StoredCalibration>) -> StoredCalibration {
-    let nothing = StoredCalibration { load_ratio: f64::NAN, quick: Vec::new(), ..measured.clone() };
-    measured.after(before.unwrap_or(nothing))
 }
 
 fn measure_quickly(access: Access, machine: String) -> io::Result<StoredCalibration> {

@@ -95,6 +95,12 @@ impl PushAnswer {
         let said = self.said();
         let (text, of_pyroscope) =
             (String::from_utf8_lossy(&self.body), receiver.format == ExportFormat::Pyroscope);
+        let later = || PushError::Later {
+            text: format!("{host} accepts no more at present ({status}){said}"),
+            after: self.retry_after,
+        };
+        let failed =
+            || PushError::Failed { text: format!("{host} failed ({status}){said}"), after: self.retry_after };
         match status {
             200..=299 if receiver.format == ExportFormat::Otlp => self.check_otlp(host),
             200..=299 if self.content_type.starts_with("text/html") => Err(PushError::Receiver(format!(
@@ -124,27 +130,15 @@ impl PushAnswer {
                 "{host} does not accept a body of {} (413){said}; raise its limit, or push profiles of shorter time",
                 size(bytes)
             ))),
-            429 | 503 => Err(PushError::Later {
-                text: format!("{host} accepts no more at present ({status}){said}"),
-                after: self.retry_after,
-            }),
+            429 | 503 => Err(later()),
             _ if too_long(&text) => Err(PushError::TooLong(format!(
                 "{host} does not accept a profile of {} ({status}){said}; raise its limit, or push profiles of shorter time",
                 size(bytes)
             ))),
             // Pyroscope's status for what failed behind it, too: a limit on the rate, a restart.
-            422 if of_pyroscope && text.contains("resource_exhausted") => Err(PushError::Later {
-                text: format!("{host} accepts no more at present ({status}){said}"),
-                after: self.retry_after,
-            }),
-            408 | 500.. => Err(PushError::Failed {
-                text: format!("{host} failed ({status}){said}"),
-                after: self.retry_after,
-            }),
-            422 if of_pyroscope && !text.contains("invalid_argument") => Err(PushError::Failed {
-                text: format!("{host} failed ({status}){said}"),
-                after: self.retry_after,
-            }),
+            422 if of_pyroscope && text.contains("resource_exhausted") => Err(later()),
+            422 if of_pyroscope && !text.contains("invalid_argument") => Err(failed()),
+            408 | 500.. => Err(failed()),
             _ => Err(PushError::Profile(format!(
                 "{host} refuses it ({status}){said}; check --format, and what {host} accepts"
             ))),

@@ -331,7 +331,8 @@ impl<L: DecisionLog> Engine<L> {
         self.costs.prediction.observe(&reading, self.session.elapsed_ns());
         let burst = self.costs.bursts.take_spent();
         let reading = Reading {
-            lost: reading.lost + burst.interrupts + self.unseen_interrupts(&reading),
+            lost: reading.lost + burst.interrupts,
+            unseen: self.unseen_interrupts(&reading),
             trace_records: burst.records,
             ..self.by_events(reading)
         };

@@ -17,7 +17,7 @@ use tokio::signal::unix::{Signal as SignalStream, SignalKind, signal};
 
 use super::names::CancelFlag;
 use crate::sys::alarm::SwitchAlarm;
-use crate::sys::disposition;
+use crate::sys::signal::is_ignored;
 use crate::sys::timer::Timer;
 
 /// The signals that a run reacts to.
@@ -64,11 +64,7 @@ impl Signals {
         let signals = Self {
             interrupt: listen(SignalKind::interrupt())?,
             terminate: listen(SignalKind::terminate())?,
-            hang_up: if disposition::is_ignored(Signal::SIGHUP) {
-                None
-            } else {
-                Some(listen(SignalKind::hangup())?)
-            },
+            hang_up: if is_ignored(Signal::SIGHUP) { None } else { Some(listen(SignalKind::hangup())?) },
             child: listen(SignalKind::child())?,
             timer: Timer::new().context("the timer could not be made")?,
             put_off: None,
@@ -175,7 +171,7 @@ impl CancelBySignal {
     /// Cancels `flag` by signals.
     pub(super) fn new(flag: &CancelFlag) -> io::Result<Self> {
         let mut registered = Self(Vec::new());
-        for signal in TO_STOP.into_iter().filter(|signal| !disposition::is_ignored(*signal)) {
+        for signal in TO_STOP.into_iter().filter(|signal| !is_ignored(*signal)) {
             let (number, status) = (signal as i32, 128 + signal as i32);
             registered.0.push(flag::register_conditional_shutdown(number, status, flag.shared())?);
             registered.0.push(flag::register(number, flag.shared())?);

@@ -7,7 +7,6 @@ pub(crate) mod agent_memory;
 pub(crate) mod alarm;
 pub(crate) mod clock;
 pub(crate) mod confine;
-pub(crate) mod disposition;
 pub(crate) mod family;
 pub(crate) mod file;
 pub(crate) mod frames;

@@ -1,6 +1,8 @@
-//! Signals with a value, to single threads; and signals in the place of which we want an error.
+//! Signals with a value, to single threads; signals in the place of which we want an error; and those that are ignored.
 
 use std::io;
+use std::mem::MaybeUninit;
+use std::ptr;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use nix::errno::Errno;
@@ -29,6 +31,15 @@ pub(crate) fn as_we_were_started() {
     }
 }
 
+/// Whether a signal is ignored, as a hang-up is under `nohup`.
+pub(crate) fn is_ignored(signal: Signal) -> bool {
+    let mut action = MaybeUninit::<libc::sigaction>::zeroed();
+    // SAFETY: no action is set; the kernel writes the present one to where the pointer says, which has room for it.
+    let answer = unsafe { libc::sigaction(signal as i32, ptr::null(), action.as_mut_ptr()) };
+    // SAFETY: zeros are a valid action, where the kernel wrote none.
+    answer == 0 && unsafe { action.assume_init() }.sa_sigaction == libc::SIG_IGN
+}
+
 /// Sends a signal of ours, with a value, to a thread of another process.
 pub(crate) fn queue(pid: u32, tid: u32, signal: i32, value: u64) -> io::Result<()> {
     // SAFETY: all-zero is a valid description of a signal.
@@ -43,4 +54,14 @@ pub(crate) fn queue(pid: u32, tid: u32, signal: i32, value: u64) -> io::Result<(
     };
     Errno::result(answer)?;
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_rust_ignores_is_told_from_what_it_leaves() {
+        assert!(is_ignored(Signal::SIGPIPE) && !is_ignored(Signal::SIGUSR2));
+    }
 }

@@ -80,7 +80,7 @@ fn age_is_told_by_the_clock_that_cannot_jump() {
     assert_eq!(store.size().0, 0);
 }
 
-/// Windows of a boot whose wall clock was years ahead expire, and give way before those of the present boot.
+/// The wall clock of one boot was years ahead. Its windows expire, and are evicted before those of the present boot.
 #[test]
 fn files_of_a_boot_with_a_wrong_clock_are_the_oldest() {
     let folder = TempDir::new().unwrap();

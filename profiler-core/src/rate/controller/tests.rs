@@ -348,11 +348,12 @@ prop_compose! {
 prop_compose! {
     fn hostile_reading()(
         x in prop::array::uniform12(hostile_u64()), trace_records in hostile_u64(), self_once_ns in hostile_u64(),
+        unseen in hostile_u64(),
     ) -> Reading {
         Reading {
             at_ns: x[0], target_cpu_ns: x[1], self_cpu_ns: x[2], samples: x[3], foreign_samples: x[4], frames: x[5],
             stack_bytes: x[6], lost: x[7], switches: x[8], side_records: x[9], foreign_side_records: x[10], forks: x[11],
-            trace_records, self_once_ns,
+            trace_records, self_once_ns, unseen,
         }
     }
 }

@@ -39,6 +39,8 @@ fn lost_and_foreign_samples_are_charged() {
     assert_eq!(spend.target_ns(), 20.0 * 13_000.0 + 3.0 * 2_000.0);
     assert_eq!(spend.foreign_ns, 5.0 * 11_000.0);
     assert_eq!(spend.self_ns, 7.0);
+    let unseen = meter.observe(&Reading { unseen: 4, ..ten }, TICK_NS);
+    assert_eq!(unseen.target_ns() - spend.target_ns(), 4.0 * 10_000.0, "nothing was walked or copied");
 }
 
 #[test]

@@ -88,7 +88,7 @@ impl Call<'_> {
         u128::from(latest.age_ns()) <= self.api.bounds.answer.as_nanos()
     }
 
-    /// Lets the answer come this much later than the loop and a reader take, both of which may be waited for.
+    /// Extends the request's deadline by this time, and by the time in which the loop and a reader have to answer.
     fn allow(&self, time: Duration) {
         if let Some(deadline) = self.parts.extensions.get::<Deadline>() {
             deadline.allow(time + self.api.bounds.answer * 3);

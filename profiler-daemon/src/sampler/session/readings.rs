@@ -59,6 +59,7 @@ impl LastReading {
             foreign_side_records: self.counts.side_records.foreign - last.counts.side_records.foreign,
             forks: self.counts.side_records.forks - last.counts.side_records.forks,
             trace_records: 0,
+            unseen: 0,
         }
     }
 }
