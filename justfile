@@ -18,7 +18,7 @@ check-aarch64:
 test:
     cargo test --workspace
 
-# The tests that profile live programs, alone.
+# Some of the suites that profile live programs; `cargo test -p tests` runs all.
 test-live:
     cargo test -p tests --test live --test badday --test cli --test jit --test runtimes --test lives --test interface --test push --test exports --test fleet --test containers
 
@@ -54,7 +54,7 @@ steps *arguments:
 aliasing *arguments:
     cargo run --quiet --release -p experiments --bin aliasing -- {{ arguments }}
 
-# Is the rate the right one for any program? 144 of them, in simulation (a minute).
+# Is the rate the right one for any program? 320 of them, in simulation (a minute).
 portfolio *arguments:
     cargo run --quiet --release -p experiments --bin portfolio -- {{ arguments }}
 

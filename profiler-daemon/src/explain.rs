@@ -147,8 +147,9 @@ pub(crate) fn open(error: OpenError, pid: Option<u32>) -> anyhow::Error {
                     "profiling is denied by a security module; `sweetspot doctor` says more".to_owned()
                 }
                 level => format!(
-                    "profiling is not permitted: kernel.perf_event_paranoid is {level}; run as root, or `sudo sysctl \
-                     kernel.perf_event_paranoid={OWN_PROCESSES}` to profile your own processes"
+                    "profiling is not permitted: kernel.perf_event_paranoid is {level}, where CAP_PERFMON is not enough; run as \
+                     root, or `sudo sysctl kernel.perf_event_paranoid={OWN_PROCESSES}` to profile your own processes, or \
+                     with CAP_PERFMON all"
                 ),
             },
         }),

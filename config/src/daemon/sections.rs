@@ -80,6 +80,9 @@ section! {
         tcp: Option<SocketAddr> = None, such as "\"127.0.0.1:7117\"";
         /// File that holds the token, at least 32 characters in one line, readable by the profiler alone.
         token_file: Option<PathBuf> = None, such as "\"/etc/sweetspot/token\"";
+        /// File with a second token, for Prometheus: it opens /metrics and nothing else. The first one opens all, profiles and `ctl stop`
+        /// included.
+        metrics_token_file: Option<PathBuf> = None, such as "\"/etc/sweetspot/metrics.token\"";
         /// Certificates in PEM: with this and the key, TCP is encrypted. Without them, the token is sent in
         /// the clear.
         tls_certificate: Option<PathBuf> = None, such as "\"/etc/sweetspot/tls.crt\"";

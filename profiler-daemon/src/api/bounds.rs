@@ -34,6 +34,8 @@ pub(crate) struct ApiBounds {
     pub(crate) seconds: Duration,
     /// Values of a parameter that may be repeated.
     pub(crate) repeated: usize,
+    /// How often the files of tokens and certificates are looked at: they are renewed while the service runs.
+    pub(crate) renewal: Duration,
     /// Time in which answers that have begun may end when the server stops.
     pub(crate) stopping: Duration,
 }
@@ -55,6 +57,7 @@ impl Default for ApiBounds {
             range: Duration::from_secs(31 * 86_400),
             seconds: Duration::from_secs(3600),
             repeated: 100,
+            renewal: Duration::from_secs(30),
             stopping: Duration::from_millis(700),
         }
     }

@@ -27,7 +27,18 @@ pub(super) enum Requester {
     },
 }
 
-/// Whether a request may be answered. What `is_open` needs no secret, and tells none.
+/// What a request over the network has to show.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Needs {
+    /// Nothing: the answer tells no secret.
+    Nothing,
+    /// The token, or the one for metrics.
+    MetricsToken,
+    /// The token.
+    Token,
+}
+
+/// Whether a request may be answered.
 ///
 /// # Errors
 ///
@@ -37,7 +48,7 @@ pub(super) fn admit(
     caller: &Requester,
     uri: &Uri,
     headers: &HeaderMap,
-    is_open: bool,
+    needs: Needs,
 ) -> Result<(), Problem> {
     if headers.contains_key(ORIGIN) {
         return Err(Problem::new(
@@ -63,7 +74,7 @@ pub(super) fn admit(
                 ));
             };
             check_name(&hosts, network, *here, name.as_deref())?;
-            if is_open { Ok(()) } else { check_token(network, headers) }
+            check_token(network, headers, needs)
         }
     }
 }
@@ -132,19 +143,27 @@ fn check_name(hosts: &[String], network: &Network, here: IpAddr, name: Option<&s
     }
 }
 
-fn check_token(network: &Network, headers: &HeaderMap) -> Result<(), Problem> {
+fn check_token(network: &Network, headers: &HeaderMap, needs: Needs) -> Result<(), Problem> {
+    if needs == Needs::Nothing {
+        return Ok(());
+    }
     let wanted = || {
         let detail = "a token is needed; send the line of listen.token_file as `Authorization: Bearer TOKEN`";
         Problem::new(StatusCode::UNAUTHORIZED, detail)
     };
     let mut values = headers.get_all(AUTHORIZATION).iter();
     let shown = values.next().and_then(bearer).ok_or_else(wanted)?;
-    if values.next().is_some() || !network.token.is(shown) {
-        let detail =
-            "this is not the token; send the line of listen.token_file as `Authorization: Bearer TOKEN`";
-        return Err(Problem::new(StatusCode::UNAUTHORIZED, detail));
+    let is_for_metrics = network.metrics_token.as_ref().is_some_and(|token| token.is(shown));
+    if values.next().is_none() && (network.token.is(shown) || is_for_metrics && needs == Needs::MetricsToken)
+    {
+        return Ok(());
     }
-    Ok(())
+    let detail = if is_for_metrics {
+        "this token is for /metrics alone; send the line of listen.token_file as `Authorization: Bearer TOKEN`"
+    } else {
+        "this is not the token; send the line of listen.token_file as `Authorization: Bearer TOKEN`"
+    };
+    Err(Problem::new(StatusCode::UNAUTHORIZED, detail))
 }
 
 /// The token in an `Authorization` header.

@@ -82,6 +82,26 @@ impl Api {
     fn force(&self) -> Arc<Force> {
         Arc::clone(&self.force.read().unwrap_or_else(PoisonError::into_inner))
     }
+
+    /// Reads tokens and certificates again if their files have changed.
+    ///
+    /// # Errors
+    ///
+    /// What of them cannot be used, and what to do. Those from before stay in force then.
+    fn renew_secrets(&self) -> Result<()> {
+        let old = self.force();
+        let listen = &old.settings.listen;
+        if !old.rules.are_outdated(listen) {
+            return Ok(());
+        }
+        let rules = old.rules.renewed(listen)?;
+        let (settings, requests) = (old.settings.clone(), Arc::clone(&old.requests));
+        let mut force = self.force.write().unwrap_or_else(PoisonError::into_inner);
+        if Arc::ptr_eq(&force, &old) {
+            *force = Arc::new(Force { settings, rules, requests }); // no other settings have come meanwhile
+        }
+        Ok(())
+    }
 }
 
 /// What new settings need, made before they are in force: files are read and groups asked for, which may take its time.

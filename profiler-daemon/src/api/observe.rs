@@ -18,7 +18,7 @@ use http_body::{Body as HttpBody, Frame, SizeHint};
 use tokio::sync::OwnedSemaphorePermit;
 
 use super::connection_slots::ConnectionSlot;
-use super::guard::{self, Requester};
+use super::guard::{self, Needs, Requester};
 use super::problem::Problem;
 use super::serve::Deadline;
 use super::{Api, routes};
@@ -124,11 +124,11 @@ pub(super) async fn observe(State(api): State<Arc<Api>>, request: Request, next:
 /// it should not learn that others are busy.
 fn admit(api: &Api, request: &Request) -> Result<Option<OwnedSemaphorePermit>, Problem> {
     let force = api.force();
-    let is_open = routes::is_open(request.uri().path());
+    let needs = routes::needs(request.uri().path());
     let caller = request.extensions().get::<Requester>();
     let caller = caller.ok_or_else(|| Problem::internal("internal error: the caller is unknown"))?;
-    guard::admit(&force.rules, caller, request.uri(), request.headers(), is_open)?;
-    if is_open {
+    guard::admit(&force.rules, caller, request.uri(), request.headers(), needs)?;
+    if needs == Needs::Nothing {
         return Ok(None);
     }
     let permit = Arc::clone(&force.requests).try_acquire_owned();

@@ -12,6 +12,7 @@ use axum::response::IntoResponse;
 use axum::routing::{MethodFilter, MethodRouter, on};
 use profile_files::FORMATS;
 
+use super::guard::Needs;
 use super::params::{Parameter, ParameterKind};
 use super::problem::Problem;
 use super::{Api, answers, observe};
@@ -244,15 +245,19 @@ pub(super) static ROUTES: [Route; 15] = [
     },
 ];
 
-/// Whether anyone may ask for this path.
-pub(super) fn is_open(path: &str) -> bool {
-    ROUTES.iter().any(|route| route.path == path && route.is_open())
+/// What a request for this path has to show over the network.
+pub(super) fn needs(path: &str) -> Needs {
+    ROUTES.iter().find(|route| route.path == path).map_or(Needs::Token, Route::needs)
 }
 
 impl Route {
-    /// Whether anyone may ask.
-    pub(super) fn is_open(&self) -> bool {
-        matches!(self.operation, Operation::Health | Operation::Ready)
+    /// What a request over the network has to show.
+    pub(super) fn needs(&self) -> Needs {
+        match self.operation {
+            Operation::Health | Operation::Ready => Needs::Nothing,
+            Operation::Metrics => Needs::MetricsToken,
+            _ => Needs::Token,
+        }
     }
 
     /// Media types of its answer, each with the schema of JSON.
@@ -266,7 +271,7 @@ impl Route {
     pub(super) fn statuses(&self) -> Vec<u16> {
         let mut statuses = vec![self.answer.status];
         statuses.extend(self.problems.iter().chain(&ALWAYS));
-        if !self.is_open() {
+        if self.needs() != Needs::Nothing {
             statuses.extend(SECRET);
         }
         statuses.sort_unstable();

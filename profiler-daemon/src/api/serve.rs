@@ -75,6 +75,7 @@ pub(super) async fn run(api: Arc<Api>, mut changes: mpsc::UnboundedReceiver<List
     let mut tasks = Tasks { router: routes::router(&api), api, end, seats, connections: JoinSet::new() };
     let (mut unix, mut tcp) = (None, None);
     let slots = Arc::new(Semaphore::new(tasks.api.bounds.connections));
+    tasks.connections.spawn(renew_secrets(Arc::clone(&tasks.api), tasks.end.clone()));
     loop {
         tokio::select! {
             change = changes.recv() => match change {
@@ -96,6 +97,24 @@ pub(super) async fn run(api: Arc<Api>, mut changes: mpsc::UnboundedReceiver<List
     let stopping = tasks.api.bounds.stopping;
     // What is not done by then is cut off.
     let _ = timeout(stopping, async { while tasks.connections.join_next().await.is_some() {} }).await;
+}
+
+/// Looks at the files of tokens and certificates now and then until `end`. A file that cannot be used is logged once.
+async fn renew_secrets(api: Arc<Api>, mut end: watch::Receiver<()>) {
+    let mut logged = String::new();
+    while timeout(api.bounds.renewal, end.changed()).await.is_err() {
+        let renewing = Arc::clone(&api);
+        // The files may be on a disk that does not answer.
+        let renewed = tokio::task::spawn_blocking(move || renewing.renew_secrets()).await;
+        let problem = match renewed {
+            Ok(Err(error)) => format!("{error:#}; what was read before stays in force"),
+            _ => String::new(),
+        };
+        if !problem.is_empty() && problem != logged {
+            tracing::warn!("a token or certificate has changed: {problem}");
+        }
+        logged = problem;
+    }
 }
 
 /// The next connection. Never, where nobody listens.

@@ -7,10 +7,11 @@ use super::text::{mounted, path_in};
 
 /// Where cgroup v2 is mounted, at its own place or beside the hierarchies of version 1.
 pub(crate) fn hierarchy() -> Option<PathBuf> {
-    mounted(&fs::read_to_string("/proc/self/mountinfo").ok()?)
+    // Anybody may mount something at a path that is not UTF-8.
+    mounted(&String::from_utf8_lossy(&fs::read("/proc/self/mountinfo").ok()?))
 }
 
 /// The path of a process in the hierarchy; `None` where it is gone, or outside of what we may see.
 pub(super) fn path_of(pid: u32) -> Option<PathBuf> {
-    path_in(&fs::read_to_string(format!("/proc/{pid}/cgroup")).ok()?)
+    path_in(&String::from_utf8_lossy(&fs::read(format!("/proc/{pid}/cgroup")).ok()?))
 }

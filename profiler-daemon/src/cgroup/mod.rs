@@ -6,6 +6,7 @@ mod transient;
 
 use std::fs::{self, File};
 use std::io;
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -116,8 +117,9 @@ impl Cgroup {
     pub(crate) fn find(asked: &Path) -> Result<Arc<Self>, CgroupError> {
         let hierarchy = hierarchy().ok_or(CgroupError::NoHierarchy)?;
         let within = hierarchy.join(asked.strip_prefix("/").unwrap_or(asked));
-        let path = if asked.is_absolute() && asked.exists() { asked.to_owned() } else { within };
-        Self::open(&path, &hierarchy, &asked.to_string_lossy()).map(Arc::new)
+        // A folder of the root file system may have the path of a group: `/`, `/docker`.
+        let path = if asked.is_absolute() && !within.exists() && asked.exists() { asked } else { &within };
+        Self::open(path, &hierarchy, &asked.to_string_lossy()).map(Arc::new)
     }
 
     /// The group of a systemd unit.
@@ -206,9 +208,23 @@ impl Cgroup {
         there.ok().zip(held.ok()).is_none_or(|(there, held)| there.ino() != held.ino())
     }
 
-    /// CPU time of everything that is or was in it (ns); `None` once it is gone.
+    /// The group that has its path now, if it is gone.
+    pub(crate) fn successor(&self) -> Option<Arc<Self>> {
+        let folder = File::open(&self.path).ok().filter(|_| self.is_gone())?;
+        Some(Arc::new(Self { path: self.path.clone(), name: self.name.clone(), folder }))
+    }
+
+    /// CPU time of everything that is or was in it (ns); `None` once it is gone, be it that there is another of its path.
     pub(crate) fn cpu_ns(&self) -> Option<u64> {
-        usage_ns(&fs::read_to_string(self.path.join("cpu.stat")).ok()?)
+        let folder = self.folder.as_raw_fd();
+        usage_ns(&fs::read_to_string(format!("/proc/self/fd/{folder}/cpu.stat")).ok()?)
+    }
+
+    /// A folder that stands for a group.
+    #[cfg(test)]
+    pub(crate) fn made_up(path: PathBuf) -> Arc<Self> {
+        let folder = File::open(&path).unwrap();
+        Arc::new(Self { folder, name: "/a.service".to_owned(), path })
     }
 }
 
@@ -254,17 +270,26 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("a.service");
         fs::create_dir(&path).unwrap();
-        let group = Cgroup { folder: File::open(&path).unwrap(), name: "/a.service".to_owned(), path };
-        assert!(!group.is_gone());
-        fs::remove_dir(&group.path).unwrap();
-        assert!(group.is_gone());
+        let group = Cgroup::made_up(path);
+        let uses =
+            |usec: u64| fs::write(group.path.join("cpu.stat"), format!("usage_usec {usec}\n")).unwrap();
+        uses(7);
+        assert!(!group.is_gone() && group.successor().is_none());
+        assert_eq!(group.cpu_ns(), Some(7_000));
+        fs::remove_dir_all(&group.path).unwrap();
+        assert!(group.is_gone() && group.successor().is_none());
         fs::create_dir(&group.path).unwrap();
+        uses(2);
         assert!(group.is_gone());
+        assert_eq!((group.cpu_ns(), group.successor().unwrap().cpu_ns()), (None, Some(2_000)));
     }
 
     #[test]
     fn the_root_has_a_name_and_everybody_in_it() {
-        let Ok(root) = Cgroup::find(Path::new("/")) else { return };
+        if hierarchy().is_none() {
+            return;
+        }
+        let root = Cgroup::find(Path::new("/")).unwrap();
         assert_eq!(root.name(), "/");
         assert!(!root.is_gone());
         if let Some(usage_ns) = root.cpu_ns() {

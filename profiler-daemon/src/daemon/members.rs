@@ -63,8 +63,9 @@ impl MemoryPressure {
 pub(super) struct EndedTotals {
     /// Of samplers.
     pub(super) own: Totals,
-    /// CPU time of targets with samplers of their own, without `everything` (ns).
+    /// CPU time of targets without `everything`, and what their own samplers have counted of it (ns).
     others_ns: u64,
+    others_own_ns: u64,
     /// CPU time of all targets (ns).
     pub(super) targets_ns: u64,
 }
@@ -73,8 +74,12 @@ impl EndedTotals {
     fn add(&mut self, watched: &Watched) {
         let own = watched.own_totals();
         self.own = self.own.plus(own);
-        self.others_ns += if watched.identity.is_everything { 0 } else { own.cpu_ns };
-        self.targets_ns += watched.totals().cpu_ns;
+        let all_ns = watched.totals().cpu_ns;
+        if !watched.identity.is_everything {
+            self.others_ns += all_ns;
+            self.others_own_ns += own.cpu_ns;
+        }
+        self.targets_ns += all_ns;
     }
 }
 
@@ -88,6 +93,8 @@ impl Daemon {
             self.discovery.name_containers(names);
         }
         let changes = self.discovery.look(now_ns);
+        engines(&mut self.targets, &self.apart, &mut self.sharing)
+            .for_each(|engine| engine.session.births_are_known());
         self.note_dropped();
         if self.runtimes.are_needed() && self.discovery.wants_names() {
             self.runtimes.query_soon();
@@ -118,6 +125,7 @@ impl Daemon {
         self.note_taken(&changes);
         self.leave_children_to_others(&changes);
         self.targets.values_mut().for_each(Watched::settle_members);
+        self.targets.values_mut().for_each(Watched::check_group);
         changes.gone.iter().for_each(|id| self.drop_target(*id));
         self.weigh_sharing(now_ns);
         self.go_on_with_targets(now_ns);
@@ -191,20 +199,26 @@ impl Daemon {
         self.settings.sampling_of(target)
     }
 
-    /// Subtracts the CPU time counted by other targets' own samplers from that of `everything` and of the shared
-    /// sampler.
+    /// Subtracts the CPU time counted for other targets from that of an `everything` with its own sampler, and what their own samplers
+    /// have counted from that of the shared sampler.
     pub(super) fn subtract_others_time(&mut self) {
-        let others_ns: u64 = self
-            .targets
-            .values()
-            .filter(|watched| !watched.identity.is_everything)
-            .map(|watched| watched.own_totals().cpu_ns)
-            .sum();
-        let others_ns = others_ns + self.accounts.ended.others_ns + self.accounts.dropped.total_ns();
+        let alone = |watched: &Watched| watched.identity.is_everything && watched.has_own_sampler();
+        if self.targets.values().any(alone) {
+            self.note_shares(); // the machine's time is read at once, too
+        }
+        let others = || self.targets.values().filter(|watched| !watched.identity.is_everything);
+        let (ended, dropped_ns) = (&self.accounts.ended, self.accounts.dropped.total_ns());
+        let all_ns =
+            others().map(|watched| watched.totals().cpu_ns).sum::<u64>() + ended.others_ns + dropped_ns;
+        let own_ns = others().map(|watched| watched.own_totals().cpu_ns).sum::<u64>()
+            + ended.others_own_ns
+            + dropped_ns;
         let everything = self.targets.values_mut().filter(|watched| watched.identity.is_everything);
-        let shared = self.sharing.shared.as_deref_mut().map(|shared| &mut shared.engine);
-        for engine in everything.filter_map(Watched::engine).chain(shared) {
-            engine.session.cpu.scheduled.others_used(others_ns);
+        for engine in everything.filter_map(Watched::engine) {
+            engine.session.cpu.scheduled.others_used(all_ns);
+        }
+        if let Some(shared) = self.sharing.shared.as_deref_mut() {
+            shared.engine.session.cpu.scheduled.others_used(own_ns);
         }
     }
 
@@ -273,21 +287,29 @@ impl Daemon {
         idle.into_iter().for_each(|id| self.stop_target(id));
     }
 
-    /// A target with a sampler of its own is not sampled twice: its processes are left out of `everything` and of the shared sampler. So
-    /// are those of targets that rules for labels drop.
+    /// No process is sampled twice. The shared sampler leaves out those of targets with samplers of their own; an `everything` with its
+    /// own sampler leaves out those of all targets. So are those of targets that rules for labels drop.
     pub(super) fn exclude_known(&mut self) {
-        let own = self
-            .targets
-            .values()
-            .filter(|watched| watched.has_own_sampler() && !watched.identity.is_everything);
-        let mut theirs: FxHashSet<u32> = own.flat_map(|watched| watched.processes.iter()).collect();
-        if self.samples_rest() {
-            theirs.extend(self.discovery.dropped_processes());
+        let processes_of = |is_one: fn(&Watched) -> bool| {
+            let others = self.targets.values().filter(|watched| !watched.identity.is_everything);
+            let mut pids: FxHashSet<u32> = others
+                .filter(|watched| is_one(watched))
+                .flat_map(|watched| watched.processes.iter())
+                .collect();
+            if self.samples_rest() {
+                pids.extend(self.discovery.dropped_processes());
+            }
+            pids
+        };
+        let alone = |watched: &Watched| watched.identity.is_everything && watched.has_own_sampler();
+        let of_all = self.targets.values().any(alone).then(|| processes_of(Watched::is_sampled));
+        let of_own = self.sharing.shared.is_some().then(|| processes_of(Watched::has_own_sampler));
+        if let Some(of_all) = of_all {
+            let everything = self.targets.values_mut().filter(|watched| watched.identity.is_everything);
+            everything.filter_map(Watched::engine).for_each(|engine| engine.session.exclude(&of_all));
         }
-        let everything = self.targets.values_mut().filter(|watched| watched.identity.is_everything);
-        everything.filter_map(Watched::engine).for_each(|engine| engine.session.exclude(&theirs));
-        if let Some(shared) = self.sharing.shared.as_deref_mut() {
-            shared.engine.session.exclude(&theirs);
+        if let Some((of_own, shared)) = of_own.zip(self.sharing.shared.as_deref_mut()) {
+            shared.engine.session.exclude(&of_own);
         }
     }
 

@@ -1,15 +1,20 @@
 //! The files that were fetched, laid out as elfutils' clients do: `BUILD-ID/debuginfo` in the folder of the cache. An
 //! empty file says that no server had one.
 
-use std::fs::{self, File};
+use std::fs::{self, File, FileTimes, Metadata};
 use std::io;
 use std::path::PathBuf;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use profile_files::AtomicFile;
 
 /// For so long a file that no server had is not asked for again (elfutils' `cache_miss_s`).
 const MISS_HOLDS: Duration = Duration::from_secs(600);
+
+/// A file that nobody has asked for in this time is removed, unless the folder's own file says another time.
+const UNUSED_STAYS: Duration = Duration::from_secs(7 * 86_400);
+/// That file of elfutils' clients: seconds.
+const UNUSED_STAYS_FILE: &str = "max_unused_age_s";
 
 /// What is known of a file.
 #[derive(Debug)]
@@ -38,10 +43,32 @@ impl Cache {
             return CachedFile::Nothing;
         }
         if file.len() > 0 {
-            return File::open(path).map_or(CachedFile::Nothing, CachedFile::File);
+            let Ok(file) = File::open(path) else { return CachedFile::Nothing };
+            // Most file systems do not note each reading. Whoever may not say so here removes nothing here either.
+            let _ = file.set_times(FileTimes::new().set_accessed(SystemTime::now()));
+            return CachedFile::File(file);
         }
         let age = file.modified().ok().and_then(|time| time.elapsed().ok());
         if age.is_some_and(|age| age < MISS_HOLDS) { CachedFile::Nowhere } else { CachedFile::Nothing }
+    }
+
+    /// Removes what nobody has asked for in a week, or the time that the folder's file says; other files in the folder stay.
+    pub(super) fn remove_unused(&self, now: SystemTime) {
+        let written = fs::read_to_string(self.0.join(UNUSED_STAYS_FILE)).ok();
+        let stays =
+            written.and_then(|text| text.trim().parse().ok()).map_or(UNUSED_STAYS, Duration::from_secs);
+        let is_folder = |entry: &fs::DirEntry| entry.file_type().is_ok_and(|kind| kind.is_dir());
+        for entry in fs::read_dir(&self.0).into_iter().flatten().flatten().filter(is_folder) {
+            let path = entry.path().join("debuginfo");
+            let is_unused = |file: &Metadata| {
+                let used = file.accessed().ok().max(file.modified().ok());
+                let unused_for = used.and_then(|used| now.duration_since(used).ok());
+                file.is_file() && unused_for.is_some_and(|time| time > stays)
+            };
+            if fs::symlink_metadata(&path).is_ok_and(|file| is_unused(&file)) {
+                let _ = fs::remove_file(&path).and_then(|()| fs::remove_dir(entry.path()));
+            }
+        }
     }
 
     /// A file to be filled and then given its name.
@@ -57,5 +84,32 @@ impl Cache {
 
     pub(super) fn path(&self, build_id: &str) -> PathBuf {
         self.0.join(build_id).join("debuginfo")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_used_stays_and_what_is_not_goes() {
+        let folder = tempfile::tempdir().unwrap();
+        let cache = Cache::new(folder.path().to_owned());
+        let now = SystemTime::now();
+        let long_ago =
+            FileTimes::new().set_accessed(now - 2 * UNUSED_STAYS).set_modified(now - 2 * UNUSED_STAYS);
+        for build_id in ["aa", "bb"] {
+            cache.begin(build_id).unwrap().commit().unwrap();
+            fs::write(cache.path(build_id), "debug information").unwrap();
+            File::open(cache.path(build_id)).unwrap().set_times(long_ago).unwrap();
+        }
+        let said = folder.path().join(UNUSED_STAYS_FILE);
+        fs::write(&said, format!("{}\n", 4 * UNUSED_STAYS.as_secs())).unwrap();
+        cache.remove_unused(now);
+        assert!(matches!(cache.find("aa"), CachedFile::File(_)) && cache.path("bb").exists());
+        fs::remove_file(&said).unwrap();
+        cache.remove_unused(now);
+        assert!(matches!(cache.find("aa"), CachedFile::File(_)));
+        assert!(matches!(cache.find("bb"), CachedFile::Nothing) && !folder.path().join("bb").exists());
     }
 }

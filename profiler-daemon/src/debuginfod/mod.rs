@@ -12,7 +12,7 @@ mod tests;
 use std::fs::File;
 use std::io::{self, Read, Write};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use profile_files::AtomicFile;
 use rustc_hash::FxHashMap;
@@ -30,6 +30,8 @@ const LONGEST_BUILD_ID: usize = 128;
 const CHUNK: usize = 64 << 10;
 /// More would not be read.
 const MOST_NOTES: usize = 5;
+/// How often the cache is cleaned (elfutils' `cache_clean_interval_s`).
+const CLEAN_EVERY: Duration = Duration::from_secs(86_400);
 /// A server that does not work is not asked for so long.
 const REST: Duration = Duration::from_secs(600);
 
@@ -42,6 +44,8 @@ struct SharedDebuginfod {
     agent: ureq::Agent,
     /// Those that do not work, by their place among the settings: until when they are left alone, and what was wrong.
     resting: Mutex<FxHashMap<usize, (Instant, String)>>,
+    /// When files that nobody uses were removed from the cache.
+    cleaned: Mutex<Option<Instant>>,
 }
 
 /// What a run may still ask of the servers.
@@ -85,7 +89,8 @@ impl Servers {
             .proxy(settings.proxy.clone())
             .user_agent(concat!("sweetspot/", env!("CARGO_PKG_VERSION")))
             .build();
-        Self(Arc::new(SharedDebuginfod { settings, agent: agent.into(), resting: Mutex::default() }))
+        let (agent, resting, cleaned) = (agent.into(), Mutex::default(), Mutex::default());
+        Self(Arc::new(SharedDebuginfod { settings, agent, resting, cleaned }))
     }
 
     fn settings(&self) -> &DebuginfodSettings {
@@ -97,6 +102,15 @@ impl Servers {
         let mut resting = self.resting();
         resting.retain(|_, (until, _)| now < *until);
         resting.get(&server).map(|(_, why)| why.clone())
+    }
+
+    /// Removes files from the cache that nobody uses, once a day.
+    fn clean(&self, cache: &Cache, now: Instant) {
+        let mut cleaned = self.0.cleaned.lock().unwrap_or_else(PoisonError::into_inner);
+        if cleaned.is_none_or(|last| now.duration_since(last) >= CLEAN_EVERY) {
+            *cleaned = Some(now);
+            cache.remove_unused(SystemTime::now());
+        }
     }
 
     fn rest(&self, server: usize, now: Instant, why: String) {
@@ -132,6 +146,7 @@ impl Debuginfod {
             }
             CachedFile::Nothing => {}
         }
+        self.servers.clean(&cache, Instant::now());
         let mut is_nowhere = true;
         for server in 0..settings.servers.len() {
             let began = Instant::now();

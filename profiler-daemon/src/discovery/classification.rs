@@ -45,7 +45,7 @@ impl Processes {
     fn has_changed(&mut self, pid: u32, was: &Stat, table: &mut TargetTable) -> bool {
         let Some(process) = self.all.get_mut(&pid) else { return false };
         let now = &process.stat;
-        let runs_another = now.image != was.image || !now.image.is_known();
+        let runs_another = now.image.has_memory() && (now.image != was.image || !now.image.is_known());
         let is_called_another = now.comm != was.comm || now.is_kernel != was.is_kernel;
         if runs_another {
             process.facts.forget_program();

@@ -151,6 +151,7 @@ impl Processes {
 
     fn look_at(&mut self, listed: &[ListedProcess], terms: &mut ScanContext<'_>, changes: &mut Changes) {
         self.scans += 1;
+        self.users.begin_scan();
         let (mut new, due) = self.compare(listed, terms.anew);
         let mut somebody_went = self.part_with_unlisted(terms.table, changes);
         let (mut touched, mut heritage_changed) = (Vec::new(), terms.anew);

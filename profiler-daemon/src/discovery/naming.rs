@@ -15,7 +15,7 @@ use super::process::Subject;
 const SHOWN_DIGITS: usize = 12;
 /// Users whose names are kept.
 const MAX_USERS: usize = 10_000;
-/// How long to wait for a user's name; rings fill meanwhile. A target that was named by the number instead
+/// How long a scan waits for the names of users; rings fill meanwhile. A target that was named by the number instead
 /// keeps that name.
 const PATIENCE: Duration = Duration::from_millis(200);
 
@@ -97,13 +97,15 @@ impl Instance {
 pub(super) struct Users {
     names: FxHashMap<u32, Arc<str>>,
     lookup: Option<UserLookup>,
+    /// How long this scan has waited.
+    waited: Duration,
 }
 
 /// A thread that looks up one user after another.
 #[derive(Debug)]
 struct UserLookup {
     questions: Sender<u32>,
-    answers: Receiver<(u32, Arc<str>)>,
+    answers: Receiver<(u32, Option<Arc<str>>)>,
     awaited: FxHashSet<u32>,
 }
 
@@ -113,6 +115,11 @@ impl Users {
         user.parse().ok().or_else(|| Some(User::from_name(user).ok()??.uid.as_raw()))
     }
 
+    /// A scan begins.
+    pub(super) fn begin_scan(&mut self) {
+        self.waited = Duration::ZERO;
+    }
+
     /// The name of a user, or the number if it has no name, or none yet.
     pub(super) fn name(&mut self, user: u32) -> Arc<str> {
         if self.names.len() >= MAX_USERS {
@@ -120,17 +127,19 @@ impl Users {
         }
         if !self.names.contains_key(&user) {
             let lookup = self.lookup.take().or_else(|| UserLookup::start(name_of_user));
+            let began = Instant::now();
             self.lookup = lookup.map(|mut lookup| {
-                lookup.ask(user, &mut self.names);
+                lookup.ask(user, &mut self.names, PATIENCE.saturating_sub(self.waited));
                 lookup
             });
+            self.waited += began.elapsed();
         }
         self.names.get(&user).map_or_else(|| user.to_string().into(), Arc::clone)
     }
 }
 
 impl UserLookup {
-    fn start(look_up: impl Fn(u32) -> Arc<str> + Send + 'static) -> Option<Self> {
+    fn start(look_up: impl Fn(u32) -> Option<Arc<str>> + Send + 'static) -> Option<Self> {
         let (questions, asked) = mpsc::channel::<u32>();
         let (answer, answers) = mpsc::channel();
         let work = move || {
@@ -144,28 +153,26 @@ impl UserLookup {
         Some(Self { questions, answers, awaited: FxHashSet::default() })
     }
 
-    /// Requests a user and waits briefly for the response, unless an earlier one is late. Processes all that
-    /// have arrived.
-    fn ask(&mut self, user: u32, names: &mut FxHashMap<u32, Arc<str>>) {
+    /// Requests a user and waits for the response, unless an earlier one is late. Takes in all that have arrived.
+    fn ask(&mut self, user: u32, names: &mut FxHashMap<u32, Arc<str>>, patience: Duration) {
         let is_late = !self.awaited.is_empty();
         if self.awaited.insert(user) && self.questions.send(user).is_err() {
             return; // the thread is gone, and numbers do as well
         }
-        let until = Instant::now() + if is_late { Duration::ZERO } else { PATIENCE };
+        let until = Instant::now() + if is_late { Duration::ZERO } else { patience };
         while self.awaited.contains(&user) {
             let left = until.saturating_duration_since(Instant::now());
             let Ok((answered, name)) = self.answers.recv_timeout(left) else { return };
             self.awaited.remove(&answered);
-            names.insert(answered, name);
+            names.extend(name.map(|name| (answered, name)));
         }
     }
 }
 
-fn name_of_user(user: u32) -> Arc<str> {
-    match User::from_uid(Uid::from_raw(user)) {
-        Ok(Some(found)) => found.name.into(),
-        _ => user.to_string().into(),
-    }
+/// The number where the user has no name; `None` where the directory fails, so that it is asked again.
+fn name_of_user(user: u32) -> Option<Arc<str>> {
+    let found = User::from_uid(Uid::from_raw(user)).ok()?;
+    Some(found.map_or_else(|| user.to_string(), |found| found.name).into())
 }
 
 #[cfg(test)]
@@ -218,12 +225,34 @@ mod tests {
         assert_eq!(&*users.name(4_294_967_294), "4294967294");
     }
 
+    /// It answers each question within the patience, and all of them would take much longer.
+    #[test]
+    fn a_scan_waits_for_a_slow_directory_once() {
+        let slow = |user: u32| {
+            std::thread::sleep(PATIENCE / 4);
+            Some(Arc::from(format!("user {user}")))
+        };
+        let mut users = Users { lookup: UserLookup::start(slow), ..Users::default() };
+        users.begin_scan();
+        (0..40).for_each(|user| drop(users.name(user)));
+        assert!(users.names.len() < 10, "{}", users.names.len());
+        assert!(users.waited < 5 * PATIENCE, "{:?}", users.waited);
+    }
+
+    /// Whoever cannot say who a user is may know later.
+    #[test]
+    fn a_directory_that_fails_is_asked_again() {
+        let mut users = Users { lookup: UserLookup::start(|_| None), ..Users::default() };
+        assert_eq!(&*users.name(7), "7");
+        assert!(users.names.is_empty());
+    }
+
     #[test]
     fn a_directory_that_does_not_answer_keeps_nobody_waiting() {
         let (answer, answers) = mpsc::channel::<()>();
         let slow = move |user: u32| {
             let _ = answers.recv();
-            Arc::from(format!("user {user}"))
+            Some(Arc::from(format!("user {user}")))
         };
         let mut users = Users { lookup: UserLookup::start(slow), ..Users::default() };
         let began = Instant::now();
@@ -237,6 +266,7 @@ mod tests {
             assert!(Instant::now() < until);
             std::thread::sleep(Duration::from_millis(1));
         }
+        users.begin_scan(); // the one before has waited
         assert_eq!((&*users.name(7), &*users.name(9)), ("user 7", "user 9"));
     }
 }

@@ -31,6 +31,12 @@ pub(super) struct ProgramAddresses {
 }
 
 impl ProgramAddresses {
+    /// Whether there is memory for a program. A process has none when its first thread has ended while others run, and when it is about
+    /// to end: it has not begun another program then.
+    pub(super) fn has_memory(self) -> bool {
+        self.code != 0 // those that may not be seen are 1
+    }
+
     /// Whether the addresses are visible; if not, all programs look alike.
     pub(super) fn is_known(self) -> bool {
         self.stack != 0

@@ -199,8 +199,10 @@ fn paranoid(facts: &HostFacts) -> Check {
         ),
         _ => fail(
             NAME,
-            format!("{level}: nothing without CAP_PERFMON{of_namespace}"),
-            Some(format!("sudo sysctl kernel.perf_event_paranoid=2, or {}", grant())),
+            format!(
+                "{level}: nothing without CAP_SYS_ADMIN; above 2, CAP_PERFMON is not enough{of_namespace}"
+            ),
+            sysctl("kernel.perf_event_paranoid=2"),
         ),
     }
 }

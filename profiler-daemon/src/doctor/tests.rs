@@ -83,8 +83,8 @@ fn each_level_of_paranoia_is_judged_with_and_without_root() {
         (0, Severity::Ok, "kernel frames"),
         (1, Severity::Warn, "no CPU-wide"),
         (2, Severity::Warn, "user frames only"),
-        (3, Severity::Fail, "nothing without CAP_PERFMON"),
-        (4, Severity::Fail, "nothing without CAP_PERFMON"),
+        (3, Severity::Fail, "nothing without CAP_SYS_ADMIN"),
+        (4, Severity::Fail, "nothing without CAP_SYS_ADMIN"),
     ];
     for (level, judgement, finding) in expected {
         let user = with(good(), |facts| {

@@ -104,6 +104,19 @@ impl PrometheusClient {
         })
     }
 
+    /// [`Self::ask`] with the token and the certificates as they are in their files now: they are renewed while the service runs.
+    ///
+    /// # Errors
+    ///
+    /// Why there is no answer, for a person.
+    pub(super) fn ask_with_present_files(&self, range: Duration) -> Result<Services, String> {
+        if self.settings.token_file.is_none() && self.settings.ca_file.is_none() {
+            return self.ask(range);
+        }
+        let present = Self::new(&self.settings).map_err(|error| format!("{error:#}"))?;
+        present.as_ref().unwrap_or(self).ask(range)
+    }
+
     /// The CPU time of each service on all hosts over the last `range`.
     ///
     /// # Errors
@@ -327,6 +340,21 @@ mod tests {
         let settings = FleetSettings { timeout: "1s".parse().unwrap(), ..settings(&address) };
         let error = client(&settings).ask(Duration::from_secs(300)).unwrap_err();
         assert!(error.contains("did not answer in full within 1s"), "{error}");
+    }
+
+    #[test]
+    fn a_token_that_was_renewed_is_sent() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("token");
+        std::fs::write(&file, "first\n").unwrap();
+        let (address, asked) = answers(http("403 Forbidden", ""));
+        let client = client(&FleetSettings { token_file: Some(file.clone()), ..settings(&address) });
+        std::fs::write(&file, "second\n").unwrap();
+        let _ = client.ask_with_present_files(Duration::from_secs(300));
+        assert!(asked.join().unwrap().to_lowercase().contains("authorization: bearer second\r\n"));
+        std::fs::remove_file(&file).unwrap();
+        let error = client.ask_with_present_files(Duration::from_secs(300)).unwrap_err();
+        assert!(error.contains("token cannot be read"), "{error}");
     }
 
     #[test]

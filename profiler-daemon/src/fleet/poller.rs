@@ -29,7 +29,7 @@ pub(super) fn run(shared: &SharedFleet, began_ns: u64) {
     };
     while let Some(client) = next(shared, |client| due_ns(client, &last)) {
         let range_ns = range_ns(clock::monotonic_ns().saturating_sub(began_ns));
-        let asked = || client.ask(Duration::from_nanos(range_ns));
+        let asked = || client.ask_with_present_files(Duration::from_nanos(range_ns));
         // Nothing that a server sends may end this thread.
         let said = catch_unwind(AssertUnwindSafe(asked))
             .unwrap_or_else(|_| Err("internal error while its answer was read; see the log".to_owned()));

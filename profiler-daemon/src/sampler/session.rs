@@ -248,8 +248,10 @@ impl Session {
     fn forked(&mut self, task: Task) {
         let is_new = self.processes.forked(task);
         let is_process = task.pid != task.parent_pid;
-        if self.members.meets_unknown && is_process && self.members.excluded.contains(&task.parent_pid) {
-            self.members.excluded.insert(task.pid); // it may end before it is found
+        let has_owner = self.counted.owners.as_ref().is_some_and(|owners| owners.is_assigned(task.pid));
+        let is_theirs = self.members.excluded.contains(&task.parent_pid) && !has_owner;
+        if self.members.meets_unknown && is_process && is_theirs {
+            self.exclude_birth(task.pid);
         }
         if is_new && self.members.excluded.contains(&task.pid) {
             self.processes.forget(task.pid); // it was found before this was read

@@ -36,7 +36,7 @@ fn one(export: &ExportSettings, path: &str, log: &mut Log) {
         }
     }
     if !(Span::from_secs(1)..=Span::from_secs(600)).contains(&export.timeout) {
-        let text = format!("{} is not a valid window length; write 1s to 10m", export.timeout);
+        let text = format!("{} is not a valid timeout; write 1s to 10m", export.timeout);
         log.wrong_key(&format!("{path}.timeout"), text);
     }
     relabel::check(&export.relabel, &format!("{path}.relabel"), &[], log);

@@ -132,6 +132,7 @@ fn tcp(settings: &DaemonSettings, log: &mut Log) {
     let listen = &settings.listen;
     let files = [
         ("listen.token_file", &listen.token_file),
+        ("listen.metrics_token_file", &listen.metrics_token_file),
         ("listen.tls_certificate", &listen.tls_certificate),
         ("listen.tls_key", &listen.tls_key),
     ];

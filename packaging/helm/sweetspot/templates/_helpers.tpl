@@ -3,6 +3,18 @@ app.kubernetes.io/name: sweetspot
 app.kubernetes.io/instance: {{ .Release.Name }}
 {{- end }}
 
+{{- /* Helm reads numbers of a values file as floats, and toToml writes 12 as 12.0, which the settings refuse as a count. */}}
+{{- define "sweetspot.target" -}}
+{{- $target := dict -}}
+{{- range $key, $value := . -}}
+{{- if kindIs "float64" $value -}}
+{{- if eq $value (floor $value) -}}{{- $value = int64 $value -}}{{- end -}}
+{{- end -}}
+{{- $_ := set $target $key $value -}}
+{{- end -}}
+{{ toToml (dict "target" (list $target)) }}
+{{- end }}
+
 {{- define "sweetspot.settings" -}}
 [budget]
 host = {{ .Values.budget.host | toJson }}
@@ -11,10 +23,16 @@ target = {{ .Values.budget.target | toJson }}
 [store]
 age = {{ .Values.store.age | toJson }}
 bytes = {{ .Values.store.bytes | toJson }}
+{{- with .Values.store.window }}
+window = {{ . | toJson }}
+{{- end }}
 
 [listen]
 tcp = "0.0.0.0:{{ .Values.listen.port | int }}"
 token_file = "/etc/sweetspot-token/token"
+{{- with .Values.listen.metricsTokenKey }}
+metrics_token_file = "/etc/sweetspot-token/{{ . }}"
+{{- end }}
 {{- if .Values.listen.tlsSecret }}
 tls_certificate = "/etc/sweetspot-tls/tls.crt"
 tls_key = "/etc/sweetspot-tls/tls.key"
@@ -24,13 +42,19 @@ group = "root"
 
 [limits]
 memory = {{ .Values.memory | toJson }}
+{{- with .Values.limits.targets }}
+targets = {{ . | int }}
+{{- end }}
+{{- with .Values.limits.queue }}
+queue = {{ . | toJson }}
+{{- end }}
 {{- with .Values.extraSettings }}
 
 {{ . }}
 {{- end }}
-{{- with .Values.targets }}
+{{- range .Values.targets }}
 
-{{ toToml (dict "target" .) }}
+{{ include "sweetspot.target" . }}
 {{- end }}
 {{- with .Values.exports }}
 

@@ -6,6 +6,9 @@ mod tls;
 pub(super) mod token;
 
 use std::net::{SocketAddr, TcpListener};
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::{fs, iter};
 
 use anyhow::{Result, anyhow};
 use config::ListenSettings;
@@ -20,14 +23,21 @@ pub(super) struct AccessRules {
     pub(super) peers: PeerRule,
     /// What requests over the network have to show.
     pub(super) network: Option<Network>,
+    /// The files of tokens and certificates as they were.
+    files: Vec<Option<FileVersion>>,
 }
+
+/// What tells a file from one that took its place, or from itself with other contents: file system, inode, size and time of change.
+type FileVersion = (u64, u64, u64, i64, i64);
 
 /// How requests over the network are let in.
 pub(super) struct Network {
     /// The address in the settings.
     pub(super) address: SocketAddr,
-    /// The secret.
+    /// The secret that opens all.
     pub(super) token: Token,
+    /// One that opens the metrics alone.
+    pub(super) metrics_token: Option<Token>,
     /// How they are encrypted.
     pub(super) tls: Option<TlsAcceptor>,
 }
@@ -39,21 +49,53 @@ impl AccessRules {
     ///
     /// What cannot be read or is not safe, and what to do.
     pub(super) fn read(settings: &ListenSettings) -> Result<Self> {
-        let peers = PeerRule::of(settings)?;
-        let network = match (settings.tcp, &settings.token_file) {
-            (None, _) => None,
-            (Some(_), None) => return Err(anyhow!("TCP needs a token; write listen.token_file too")),
-            (Some(address), Some(file)) => Some(Network {
+        let files = versions(settings); // before they are read: what changes meanwhile is read again
+        Ok(Self { peers: PeerRule::of(settings)?, network: Network::read(settings)?, files })
+    }
+
+    /// The same with the network's files as they are now.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::read`].
+    pub(super) fn renewed(&self, settings: &ListenSettings) -> Result<Self> {
+        let files = versions(settings);
+        Ok(Self { peers: self.peers.clone(), network: Network::read(settings)?, files })
+    }
+
+    /// Whether files that the settings name have changed since they were read.
+    pub(super) fn are_outdated(&self, settings: &ListenSettings) -> bool {
+        self.network.is_some() && versions(settings) != self.files
+    }
+}
+
+impl Network {
+    fn read(settings: &ListenSettings) -> Result<Option<Self>> {
+        match (settings.tcp, &settings.token_file) {
+            (None, _) => Ok(None),
+            (Some(_), None) => Err(anyhow!("TCP needs a token; write listen.token_file too")),
+            (Some(address), Some(file)) => Ok(Some(Network {
                 address,
                 token: token::read(file)?,
+                metrics_token: settings.metrics_token_file.as_deref().map(token::read).transpose()?,
                 tls: match (&settings.tls_certificate, &settings.tls_key) {
                     (Some(certificate), Some(key)) => Some(tls::acceptor(certificate, key)?),
                     _ => None,
                 },
-            }),
-        };
-        Ok(Self { peers, network })
+            })),
+        }
     }
+}
+
+fn versions(settings: &ListenSettings) -> Vec<Option<FileVersion>> {
+    let tokens = iter::once(&settings.token_file).chain([&settings.metrics_token_file]);
+    let files = tokens.chain([&settings.tls_certificate, &settings.tls_key]);
+    files.map(|file| version(file.as_deref()?)).collect()
+}
+
+fn version(file: &Path) -> Option<FileVersion> {
+    let found = fs::metadata(file).ok()?;
+    Some((found.dev(), found.ino(), found.size(), found.ctime(), found.ctime_nsec()))
 }
 
 /// All that a server would refuse of these settings, and all that is not as they want it or is not safe, in lines.
@@ -65,7 +107,8 @@ pub(super) fn problems(settings: &ListenSettings) -> (Vec<anyhow::Error>, Vec<St
     }
     wrong.extend(socket::check_place(&settings.socket).err());
     let Some(address) = settings.tcp else { return (wrong, remarks) };
-    wrong.extend(settings.token_file.as_ref().and_then(|file| token::read(file).err()));
+    let tokens = [&settings.token_file, &settings.metrics_token_file];
+    wrong.extend(tokens.into_iter().flatten().filter_map(|file| token::read(file).err()));
     match (&settings.tls_certificate, &settings.tls_key) {
         (Some(certificate), Some(key)) => wrong.extend(tls::acceptor(certificate, key).err()),
         _ if !address.ip().to_canonical().is_loopback() => remarks.push(format!(

@@ -3,6 +3,7 @@
 use profile_files::FORMATS;
 use serde_json::{Map, Value, json};
 
+use super::guard::Needs;
 use super::params::{Parameter, ParameterKind};
 use super::problem::PROBLEM_JSON;
 use super::routes::{Operation, ROUTES, Route};
@@ -30,7 +31,10 @@ pub(super) fn document() -> Value {
         "paths": paths,
         "components": {
             "schemas": schemas(),
-            "securitySchemes": { "token": { "type": "http", "scheme": "bearer" } },
+            "securitySchemes": {
+                "token": { "type": "http", "scheme": "bearer" },
+                "metrics_token": { "type": "http", "scheme": "bearer" },
+            },
         },
     })
 }
@@ -58,7 +62,11 @@ fn operation(route: &Route) -> Value {
         "summary": route.summary,
         "parameters": parameters,
         "responses": responses,
-        "security": if route.is_open() { json!([]) } else { json!([{ "token": [] }]) },
+        "security": match route.needs() {
+            Needs::Nothing => json!([]),
+            Needs::MetricsToken => json!([{ "token": [] }, { "metrics_token": [] }]),
+            Needs::Token => json!([{ "token": [] }]),
+        },
     });
     if let Some(schema) = route.body {
         operation["requestBody"] =

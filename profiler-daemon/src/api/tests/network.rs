@@ -89,6 +89,59 @@ fn nothing_but_health_answers_without_the_token() {
     }
 }
 
+/// As the files of a Secret are: another file takes the place of the old one.
+#[test]
+fn a_token_that_is_renewed_in_its_file_is_in_force_without_a_reload() {
+    let other = "ffffffffffffffffffffffffffffffff";
+    let bounds = ApiBounds { renewal: Duration::from_millis(5), ..ApiBounds::default() };
+    let mut file = None;
+    let daemon = Daemon::with(bounds, |settings, folder| {
+        let token = folder.path().join("token");
+        write_token(&token, TOKEN);
+        settings.listen.tcp = "127.0.0.1:0".parse().ok();
+        settings.listen.token_file = Some(token.clone());
+        file = Some(token);
+    });
+    let file = file.unwrap();
+    let asked = |token: &str| {
+        over_tcp(&daemon, "/v1/status", &format!("Host: localhost\r\nAuthorization: Bearer {token}\r\n"))
+            .status
+    };
+    assert_eq!((asked(TOKEN), asked(other)), (200, 401));
+    // One that cannot be used changes nothing.
+    std::fs::write(&file, "short").unwrap();
+    std::thread::sleep(Duration::from_millis(50));
+    assert_eq!(asked(TOKEN), 200);
+    let next = file.with_extension("next");
+    write_token(&next, other);
+    std::fs::rename(&next, &file).unwrap();
+    while asked(other) != 200 {
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    assert_eq!(asked(TOKEN), 401);
+}
+
+/// What Prometheus holds opens what Prometheus reads.
+#[test]
+fn the_token_for_metrics_opens_nothing_else() {
+    let other = "eeeeeeeeeeeeeeeeeeeeeeeeeeeeeeee";
+    let daemon = networked(|settings, folder| {
+        let file = folder.path().join("metrics.token");
+        write_token(&file, other);
+        settings.listen.metrics_token_file = Some(file);
+    });
+    let asked = |path: &str, token: &str| {
+        over_tcp(&daemon, path, &format!("Host: localhost\r\nAuthorization: Bearer {token}\r\n"))
+    };
+    assert_eq!((asked("/metrics", other).status, asked("/metrics", TOKEN).status), (200, 200));
+    for path in ["/v1/status", "/v1/profile?from=-1h", "/v1/stop", "/debug/pprof/", "/nothing", "/metrics/"] {
+        let got = asked(path, other);
+        assert_eq!(got.status, 401, "{path}");
+        assert!(got.text().contains("for /metrics alone"), "{}", got.text());
+    }
+    assert_eq!(asked("/metrics", &other[1..]).status, 401);
+}
+
 #[test]
 fn a_name_that_is_not_ours_is_refused_with_the_token_too() {
     let daemon = networked(|_, _| {});

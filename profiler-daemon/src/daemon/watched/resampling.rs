@@ -36,6 +36,16 @@ impl Watched {
         pending
     }
 
+    /// Events of a control group also count processes of it that have joined other targets. If the target has such events and is no
+    /// longer that group, events of its own processes take their place. Without a process it keeps them, for the next one.
+    pub(crate) fn check_group(&mut self) {
+        let follows_group =
+            self.sampled.as_ref().is_some_and(|sampled| sampled.engine.session.group().is_some());
+        if follows_group && self.identity.group.is_none() && !self.processes.is_empty() {
+            self.wanted.get_or_insert(self.sampling.clone());
+        }
+    }
+
     /// Whether other events are to be opened for it.
     pub(crate) fn is_to_be_resampled(&self) -> bool {
         self.wanted.is_some()

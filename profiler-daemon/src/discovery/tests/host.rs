@@ -21,6 +21,9 @@ pub(super) struct Made {
     pub(super) start: u64,
     /// Where its stack is; 0 where that may not be seen.
     pub(super) image: u64,
+    /// Whether it has memory for a program.
+    pub(super) has_memory: bool,
+    pub(super) threads: u32,
     pub(super) executable: String,
     pub(super) command: Vec<u8>,
     pub(super) user: u32,
@@ -37,6 +40,8 @@ impl Default for Made {
             ticks: 0,
             start: 100,
             image: 1,
+            has_memory: true,
+            threads: 1,
             executable: "/bin/sh".into(),
             command: b"sh\0".into(),
             user: 0,
@@ -76,8 +81,14 @@ impl Made {
     fn stat(&self, pid: u32) -> Vec<u8> {
         let flags = if self.is_kernel { 0x0020_0000 } else { 0 };
         let rest = format!(
-            ") {} {} 1 1 0 -1 {flags} 0 0 0 0 {} 0 0 0 20 0 1 0 {} 0 0 1 1 2 {} 0 0 0\n",
-            self.state, self.parent, self.ticks, self.start, self.image
+            ") {} {} 1 1 0 -1 {flags} 0 0 0 0 {} 0 0 0 20 0 {} 0 {} 0 0 1 {} 2 {} 0 0 0\n",
+            self.state,
+            self.parent,
+            self.ticks,
+            self.threads,
+            self.start,
+            u8::from(self.has_memory),
+            if self.has_memory { self.image } else { 0 },
         );
         [format!("{pid} (").as_bytes(), &self.comm, rest.as_bytes()].concat()
     }

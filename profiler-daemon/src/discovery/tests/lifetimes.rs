@@ -115,6 +115,29 @@ fn what_was_inherited_stays_when_the_creator_ends() {
     assert_eq!(watched.target_of(22), Some("web"));
 }
 
+/// Its first thread has ended while others run: there is no memory to be seen, and no link to its program.
+#[test]
+fn a_process_stays_in_its_target_when_its_first_thread_ends() {
+    let mut host = Host::new();
+    host.start(20, Made::program("server", 1));
+    let mut watched = watch(
+        &host,
+        &[target("server", "executable = \"/usr/bin/server\""), target("all", "everything = true")],
+    );
+    assert_eq!(watched.target_of(20), Some("server"));
+    host.change(20, |made| {
+        (made.state, made.threads, made.has_memory, made.executable) = ('Z', 2, false, "/gone".into());
+    });
+    watched.look_long();
+    assert_eq!(watched.target_of(20), Some("server"));
+    host.change(20, |made| {
+        (made.state, made.threads, made.has_memory, made.image) = ('S', 1, true, 7);
+        made.executable = "/usr/bin/other".into();
+    });
+    watched.look_long();
+    assert_eq!(watched.target_of(20), Some("all"), "another thread runs another program");
+}
+
 #[test]
 fn children_follow_their_creator_while_it_lives() {
     let mut host = Host::new();

@@ -40,7 +40,7 @@ mod tests {
     use profiler_core::unwind::method::{Method, MethodChoice};
     use rustc_hash::FxHashSet;
 
-    use super::super::Session;
+    use super::super::{Owner, Session};
     use super::*;
     use crate::objects::Symbols;
     use crate::sampler::perf::Drained;
@@ -96,12 +96,38 @@ mod tests {
         session.handle(Drained::Record(Record::Fork(task(CHILD, OTHERS)), 0));
         [OTHERS, CHILD].into_iter().for_each(|pid| sample(&mut session, pid));
         assert_eq!((session.counts.samples, session.counts.foreign), (0, 2));
+        // Whoever says what is excluded learns of the child by the next scan.
+        session.exclude(&FxHashSet::from_iter([OTHERS]));
+        sample(&mut session, CHILD);
+        assert_eq!((session.counts.samples, session.counts.foreign), (0, 3));
         // Their target is sampled no more.
+        session.births_are_known();
         session.exclude(&FxHashSet::default());
         [OTHERS, CHILD].into_iter().for_each(|pid| sample(&mut session, pid));
-        assert_eq!((session.counts.samples, session.counts.foreign), (2, 2));
+        assert_eq!((session.counts.samples, session.counts.foreign), (2, 3));
         session.exclude(&FxHashSet::from_iter([OTHERS]));
         assert!(!session.processes.contains(OTHERS) && session.processes.contains(CHILD));
+    }
+
+    /// A scan that finds it in no target of the shared sampler is not a reason to count it for the rest.
+    #[test]
+    fn what_is_sampled_elsewhere_is_not_of_the_rest() {
+        const REST: Owner = Owner(1);
+        let mut session = Session::new(MethodChoice::fixed(Method::Fp), &Symbols::new(1 << 20));
+        session.follow_owners();
+        session.begin();
+        session.counted.owners.as_mut().unwrap().enter(REST, None, true, 0);
+        let rest_is = |session: &Session, pid| session.counted.owners.as_ref().unwrap().is_known(pid);
+        sample(&mut session, CHILD);
+        session.exclude(&FxHashSet::from_iter([CHILD]));
+        session.assign(CHILD, None, false);
+        assert!(!rest_is(&session, CHILD) && !session.processes.contains(CHILD));
+        // It waited for the scan that says so.
+        session.exclude(&FxHashSet::default());
+        session.assign(CHILD, None, false);
+        assert!(rest_is(&session, CHILD));
+        session.exclude(&FxHashSet::from_iter([CHILD]));
+        assert!(!rest_is(&session, CHILD), "it was known by its clock alone");
     }
 
     #[test]

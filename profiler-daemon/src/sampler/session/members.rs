@@ -19,6 +19,8 @@ pub(super) struct Members {
     pub(super) meets_unknown: bool,
     /// Processes of other targets: they do not belong to this one, even where unknown processes do.
     pub(super) excluded: FxHashSet<u32>,
+    /// Those of them that were created by others of them since the last scan of all processes: nobody else knows them yet.
+    pub(super) born_to_excluded: FxHashSet<u32>,
     /// Names of processes that may have ended before they are met.
     pub(super) names: ProcessNames,
     /// The child that has yet to execute its program.
@@ -65,6 +67,12 @@ impl Session {
     /// A scan has assigned a process to `owner`, or to no target. `is_program`: it belongs there because of its
     /// program, so that others of that name that end before a scan count for the same target.
     pub(crate) fn assign(&mut self, pid: u32, owner: Option<Owner>, is_program: bool) {
+        match owner {
+            Some(_) => self.include(pid),
+            // Sampled elsewhere, it is not of the rest either.
+            None if self.members.excluded.contains(&pid) => return self.leave(pid),
+            None => {}
+        }
         let process = self.processes.get(pid).map(|process| process.index);
         let program = process.map(|index| self.processes.infos()[index.0 as usize].comm.clone());
         let Some(owners) = &mut self.counted.owners else { return };
@@ -108,10 +116,25 @@ impl Session {
 
     /// Excludes the processes of other targets, with their future children; all other processes belong to this target.
     pub(crate) fn exclude(&mut self, others: &FxHashSet<u32>) {
-        let theirs: Vec<u32> =
-            self.processes.live().map(|(pid, _)| pid).filter(|pid| others.contains(pid)).collect();
+        let is_counted = |pid: &u32| {
+            let owners = self.counted.owners.as_ref();
+            self.processes.contains(*pid) || owners.is_some_and(|owners| owners.is_known(*pid))
+        };
+        let theirs: Vec<u32> = others.iter().copied().filter(is_counted).collect();
         theirs.into_iter().for_each(|pid| self.leave(pid));
         self.members.excluded.clone_from(others);
+        self.members.excluded.extend(&self.members.born_to_excluded);
+    }
+
+    /// A process was created by one that is excluded. It is excluded too: it may end before a scan finds it.
+    pub(super) fn exclude_birth(&mut self, pid: u32) {
+        self.members.excluded.insert(pid);
+        self.members.born_to_excluded.insert(pid);
+    }
+
+    /// A scan of all processes knows whose the children of excluded processes are; what is excluded from now on says so.
+    pub(crate) fn births_are_known(&mut self) {
+        self.members.born_to_excluded.clear();
     }
 
     /// This process belongs to another target, whichever process created it.
@@ -125,6 +148,7 @@ impl Session {
     /// A process is no longer excluded: it left the other target, or has ended.
     pub(crate) fn include(&mut self, pid: u32) {
         self.members.excluded.remove(&pid);
+        self.members.born_to_excluded.remove(&pid);
     }
 
     /// The control group, if the target is one.

@@ -50,6 +50,8 @@ pub(crate) struct OwnerShare {
     pub(crate) cpu_ns: f64,
     /// The control group that the target is, if it is one: the kernel keeps its account.
     group: Option<GroupAccount>,
+    /// The one that it was before, and its CPU time at that moment (ns).
+    left_group: Option<(GroupAccount, f64)>,
 }
 
 /// What a control group used since its target entered.
@@ -57,16 +59,31 @@ struct GroupAccount {
     group: Arc<Cgroup>,
     /// Whether this process is in the group; its time counts for no target.
     is_ours: bool,
+    /// What the group had used at a moment, and what the target had used by then (ns).
     base_ns: u64,
+    before_ns: f64,
+    /// What the target had used at the last reading (ns).
+    last_ns: f64,
 }
 
 impl GroupAccount {
-    /// For a target that has used `used_ns` so far.
-    fn new(group: Arc<Cgroup>, used_ns: f64) -> Self {
-        let is_ours = group.processes().is_ok_and(|pids| pids.contains(&std::process::id()));
-        let mut account = Self { group, is_ours, base_ns: 0 };
-        account.base_ns = account.life_ns().unwrap_or(0).saturating_sub(used_ns as u64);
+    /// For a target that has used `before_ns` so far, nothing of it in what the group uses from now on.
+    fn begin(group: Arc<Cgroup>, before_ns: f64) -> Self {
+        let mut account = Self::whole(group, before_ns);
+        account.base_ns = account.life_ns().unwrap_or(0);
         account
+    }
+
+    /// The same where all that the group has used so far is the target's too.
+    fn whole(group: Arc<Cgroup>, before_ns: f64) -> Self {
+        let is_ours = group.processes().is_ok_and(|pids| pids.contains(&std::process::id()));
+        Self { group, is_ours, base_ns: 0, before_ns, last_ns: before_ns }
+    }
+
+    /// What the target has used since it entered (ns); `None` once the group is gone.
+    fn read_ns(&mut self) -> Option<f64> {
+        self.last_ns = self.before_ns + self.life_ns()?.saturating_sub(self.base_ns) as f64;
+        Some(self.last_ns)
     }
 
     fn life_ns(&self) -> Option<u64> {
@@ -148,6 +165,37 @@ impl OwnerShare {
         self.charged_ns.1 += factor * std::mem::take(&mut self.charged_ns.0);
     }
 
+    /// Takes the CPU time from the account of the control group, if the target is one. The group of a service that is restarted is
+    /// removed and made anew: its target goes on with the new one.
+    fn read_group(&mut self) {
+        let Some(account) = &mut self.group else { return };
+        if let Some(used_ns) = account.read_ns() {
+            self.cpu_ns = used_ns;
+        } else if let Some(next) = account.group.successor() {
+            *account = GroupAccount::whole(next, account.last_ns);
+            // Samples since the last reading stand for what the group used before it was removed.
+            self.cpu_ns = account.read_ns().map_or(self.cpu_ns, |used_ns| used_ns.max(self.cpu_ns));
+        }
+    }
+
+    /// The target is this control group from now on, or none.
+    fn set_group(&mut self, group: Option<Arc<Cgroup>>) {
+        self.read_group();
+        let cpu_ns = self.cpu_ns;
+        self.left_group = self.group.take().map(|account| (account, cpu_ns)).or(self.left_group.take());
+        let Some(group) = group else { return };
+        // The same one, and nothing was counted by its processes meanwhile: it was empty, as between two runs of a service.
+        let left = self
+            .left_group
+            .take()
+            .filter(|(left, then_ns)| left.group.name() == group.name() && *then_ns == cpu_ns);
+        self.group = Some(match left {
+            Some((left, _)) if left.group.is_gone() => GroupAccount::whole(group, cpu_ns),
+            Some((left, _)) => left,
+            None => GroupAccount::begin(group, cpu_ns),
+        });
+    }
+
     fn absorb(&mut self, other: Self) {
         self.counted.absorb(other.counted);
         self.charged_ns.0 += other.charged_ns.0 + other.charged_ns.1;
@@ -166,7 +214,7 @@ impl Owners {
     /// Adds a target, which may be the control group `group`. `is_rest`: it also gets the processes of no other target.
     pub(crate) fn enter(&mut self, owner: Owner, group: Option<Arc<Cgroup>>, is_rest: bool, now_ns: u64) {
         let share = self.shares.entry(owner).or_insert_with(|| OwnerShare::begun_at(now_ns));
-        share.group = group.map(|group| GroupAccount::new(group, share.cpu_ns));
+        share.set_group(group);
         if is_rest {
             self.rest = Some(owner);
         }
@@ -237,6 +285,16 @@ impl Owners {
     /// Whether a process is known to belong to no target.
     pub(super) fn is_unassigned(&self, pid: u32) -> bool {
         self.unassigned.contains(&pid)
+    }
+
+    /// Whether a process belongs to a target, or waits for a scan to say to which.
+    pub(super) fn is_known(&self, pid: u32) -> bool {
+        self.of.contains_key(&pid) || self.waiting.contains_key(&pid)
+    }
+
+    /// Whether a process belongs to a target.
+    pub(super) fn is_assigned(&self, pid: u32) -> bool {
+        self.of.contains_key(&pid)
     }
 
     fn of(&self, pid: u32) -> Option<Owner> {
@@ -321,9 +379,7 @@ impl Owners {
 
     /// A process was sampled that may be unknown here. `parent` is given if known.
     pub(super) fn met(&mut self, pid: u32, parent: Option<u32>) {
-        let is_known =
-            self.waiting.contains_key(&pid) || self.of.contains_key(&pid) || self.is_unassigned(pid);
-        if !is_known {
+        if !self.is_known(pid) && !self.is_unassigned(pid) {
             let of_waiting = parent.and_then(|parent| self.waiting.get(&parent)).map(|waiting| waiting.heir);
             let heir = of_waiting.unwrap_or_else(|| parent.and_then(|parent| self.of(parent)));
             self.clocks.met(pid);
@@ -411,14 +467,7 @@ impl Owners {
         for (pid, off_ns) in self.clocks.read(is_each) {
             self.correct(pid, off_ns);
         }
-        for share in self.shares.values_mut() {
-            // The last reading of a group that is gone stays its final one.
-            let account =
-                share.group.as_ref().and_then(|account| Some((account.life_ns()?, account.base_ns)));
-            if let Some((life_ns, base_ns)) = account {
-                share.cpu_ns = life_ns.saturating_sub(base_ns) as f64;
-            }
-        }
+        self.shares.values_mut().for_each(OwnerShare::read_group);
     }
 
     fn read_clock(&mut self, pid: u32) {

@@ -75,6 +75,51 @@ impl Host {
     }
 }
 
+/// The group of a service is removed and made anew when the service is restarted; its account begins at zero then.
+#[test]
+fn the_cpu_time_of_a_group_goes_on_when_its_service_is_restarted() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("web.service");
+    let uses = |seconds: u64| {
+        std::fs::create_dir_all(&path).unwrap();
+        std::fs::write(path.join("cpu.stat"), format!("usage_usec {}\n", seconds * 1_000_000)).unwrap();
+    };
+    uses(36_000);
+    let mut owners = Owners::default();
+    owners.enter(PYTHONS, Some(Cgroup::made_up(path.clone())), false, 0);
+    let read_s = |owners: &mut Owners| {
+        owners.read_clocks(true);
+        owners.share(PYTHONS).unwrap().cpu_ns * 1e-9
+    };
+    uses(36_005);
+    assert_eq!(read_s(&mut owners), 5.0);
+    std::fs::remove_dir_all(&path).unwrap();
+    assert_eq!(read_s(&mut owners), 5.0, "what is gone has used no more");
+    uses(1);
+    assert_eq!(read_s(&mut owners), 6.0, "no scan came between");
+    uses(2);
+    assert_eq!(read_s(&mut owners), 7.0);
+    // A scan that sees the target without its group, and then with it.
+    owners.enter(PYTHONS, None, false, 0);
+    std::fs::remove_dir_all(&path).unwrap();
+    uses(1);
+    owners.enter(PYTHONS, Some(Cgroup::made_up(path.clone())), false, 0);
+    assert_eq!(read_s(&mut owners), 8.0);
+    // One that was empty for a scan goes on.
+    owners.enter(PYTHONS, None, false, 0);
+    uses(4);
+    owners.enter(PYTHONS, Some(Cgroup::made_up(path.clone())), false, 0);
+    assert_eq!(read_s(&mut owners), 11.0);
+    // What was counted by processes meanwhile does not count again.
+    owners.enter(PYTHONS, None, false, 0);
+    owners.share_mut(PYTHONS).unwrap().cpu_ns += 1e9;
+    uses(5);
+    owners.enter(PYTHONS, Some(Cgroup::made_up(path.clone())), false, 0);
+    assert_eq!(read_s(&mut owners), 12.0);
+    uses(6);
+    assert_eq!(read_s(&mut owners), 13.0);
+}
+
 /// A shell that starts another program used none of this one's time, and no time counts twice.
 #[test]
 fn a_program_that_a_shell_runs_is_its_own_from_its_first_sample() {
