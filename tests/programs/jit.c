@@ -249,18 +249,18 @@ int main(int argc, char **argv)
     code = memory(argc > 3 + is_dump ? argv[3 + is_dump] : "");
     if (code == MAP_FAILED)
         die("memory for code");
+    char path[64] = "";
     if (is_dump) {
         begin_dump(argv[3]);
         run_dump(seconds);
-        return 0;
+    } else {
+        write_map(path, sizeof path);
+        if (!strcmp(argv[1], "fork"))
+            in_child(seconds);
+        else
+            run_map(seconds);
     }
-    char path[64];
-    write_map(path, sizeof path);
-    if (!strcmp(argv[1], "fork"))
-        in_child(seconds);
-    else
-        run_map(seconds);
     if (kept[0])
         unlink(kept);
-    return unlink(path) ? 3 : 0;
+    return path[0] && unlink(path) ? 3 : 0;
 }

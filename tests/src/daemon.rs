@@ -12,9 +12,8 @@ use nix::unistd::Pid;
 use serde_json::Value;
 use tempfile::TempDir;
 
-use crate::guards::Running;
 use crate::measured::cpu_with_children_s;
-use crate::run::{Ended, Sweetspot, finish, run, start, wait_until};
+use crate::run::{Ended, Followed, Sweetspot, run, start, wait_until_told};
 
 /// A daemon's folder, and the daemon while it runs.
 pub struct Daemon {
@@ -22,39 +21,51 @@ pub struct Daemon {
     store: PathBuf,
     /// More lines of its section `[listen]`.
     listen: String,
+    /// The budget of the host, where it is not the one by default.
+    host: Option<&'static str>,
     sweetspot: Sweetspot,
-    running: Option<Running>,
+    running: Option<Followed>,
 }
+
+/// So much of the host that names, requests and exports wait for nothing.
+const AMPLE: Option<&str> = Some("50%");
 
 impl Daemon {
     /// Starts one that watches `targets` (sections of a settings file), with windows of so many seconds.
     pub fn start(window_s: u32, targets: &str) -> Result<Daemon> {
+        Daemon::start_at("", window_s, targets)
+    }
+
+    /// The same with half of the host to spend, unless the settings say how much. With the usual hundredth, names may be a minute late:
+    /// for tests of something else.
+    pub fn start_ample(window_s: u32, targets: &str) -> Result<Daemon> {
         let folder = tempfile::tempdir()?;
         let store = folder.path().join("store");
-        Daemon::start_with(folder, store, "", window_s, targets)
+        Daemon::start_with(folder, store, "", AMPLE, window_s, targets)
     }
 
     /// The same with its profiles in another folder.
-    pub fn start_in(store: PathBuf, window_s: u32, targets: &str) -> Result<Daemon> {
-        Daemon::start_with(tempfile::tempdir()?, store, "", window_s, targets)
+    pub fn start_ample_in(store: PathBuf, window_s: u32, targets: &str) -> Result<Daemon> {
+        Daemon::start_with(tempfile::tempdir()?, store, "", AMPLE, window_s, targets)
     }
 
-    /// The same with more lines of the section that says where it listens.
+    /// [`Daemon::start`] with more lines of the section that says where it listens.
     pub fn start_at(listen: &str, window_s: u32, targets: &str) -> Result<Daemon> {
         let folder = tempfile::tempdir()?;
         let store = folder.path().join("store");
-        Daemon::start_with(folder, store, listen, window_s, targets)
+        Daemon::start_with(folder, store, listen, None, window_s, targets)
     }
 
     fn start_with(
         folder: TempDir,
         store: PathBuf,
         listen: &str,
+        host: Option<&'static str>,
         window_s: u32,
         targets: &str,
     ) -> Result<Daemon> {
         let listen = listen.to_owned();
-        let mut daemon = Daemon { folder, store, listen, sweetspot: Sweetspot::new(), running: None };
+        let mut daemon = Daemon { folder, store, listen, host, sweetspot: Sweetspot::new(), running: None };
         daemon.write_settings(window_s, targets)?;
         daemon.start_again()?;
         Ok(daemon)
@@ -68,9 +79,13 @@ impl Daemon {
             Some(others) => ("target = []\n", others),
             None => ("", targets),
         };
+        let budget = match self.host {
+            Some(host) if !targets.contains("[budget]") => format!("[budget]\nhost = {host:?}\n"),
+            _ => String::new(),
+        };
         // Windows are not merged, so that each is found.
         let text = format!(
-            "{before}[store]\nfolder = {store:?}\nwindow = \"{window_s}s\"\nhourly_after = \"12h\"\n\n[listen]\nsocket = {socket:?}\ngroup = \"root\"\n{listen}\n{targets}\n"
+            "{before}[store]\nfolder = {store:?}\nwindow = \"{window_s}s\"\nhourly_after = \"12h\"\n\n[listen]\nsocket = {socket:?}\ngroup = \"root\"\n{listen}\n{targets}\n{budget}"
         );
         Ok(fs::write(self.settings(), text)?)
     }
@@ -78,16 +93,16 @@ impl Daemon {
     /// Starts it again in the same folder, and waits until it answers.
     pub fn start_again(&mut self) -> Result<()> {
         let words = ["--config".to_owned(), self.settings().display().to_string()];
-        let mut running = start(&mut self.sweetspot.command("daemon", &words))?;
-        wait_until("the daemon's answer", || {
-            running.try_wait().is_ok_and(|ended| ended.is_some())
+        let mut daemon = Followed::new(start(&mut self.sweetspot.command("daemon", &words))?);
+        wait_until_told("the daemon's answer", || {
+            daemon.running.try_wait().is_ok_and(|ended| ended.is_some())
                 || self.ctl(&["status"]).is_ok_and(|ended| ended.status == 0)
         })?;
-        if running.try_wait()?.is_some() {
-            let ended = finish(running)?;
+        if daemon.running.try_wait()?.is_some() {
+            let ended = daemon.finish()?;
             anyhow::bail!("the daemon ended: {ended:?}");
         }
-        self.running = Some(running);
+        self.running = Some(daemon);
         Ok(())
     }
 
@@ -108,7 +123,7 @@ impl Daemon {
 
     /// Its process.
     pub fn pid(&self) -> Result<u32> {
-        Ok(self.running.as_ref().context("it does not run")?.id())
+        Ok(self.running.as_ref().context("it does not run")?.running.id())
     }
 
     /// `sweetspot ctl WORDS`.
@@ -147,7 +162,7 @@ impl Daemon {
 
     /// Waits until a target is in this state.
     pub fn wait_for(&self, name: &str, state: &str) -> Result<()> {
-        wait_until(state, || self.target(name).is_ok_and(|target| target["state"] == state))
+        wait_until_told(state, || self.target(name).is_ok_and(|target| target["state"] == state))
     }
 
     /// `sweetspot report` of what it keeps.
@@ -171,7 +186,7 @@ impl Daemon {
 
     /// Waits until it has ended, and returns how.
     pub fn ended(&mut self) -> Result<Ended> {
-        finish(self.running.take().context("it does not run")?)
+        self.running.take().context("it does not run")?.finish()
     }
 
     /// Files of the store, except those that are being written or wait for names.

@@ -9,7 +9,7 @@ use std::process::{Child, Command, Stdio};
 use anyhow::{Context, Result, ensure};
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
-use nix::sys::signal::{SigSet, Signal};
+use nix::sys::signal::{SigSet, Signal, kill};
 use nix::unistd::Pid;
 
 /// A kernel setting, put back when dropped, and also when this process is killed.
@@ -66,7 +66,7 @@ impl Drop for SmallDisk {
     }
 }
 
-/// A child that is killed when dropped.
+/// A child that is killed when dropped, and with it all that it has started and that still has it for a parent.
 pub struct Running(pub Child);
 
 impl Running {
@@ -93,8 +93,26 @@ impl DerefMut for Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
+        // Once it was waited for, its number may be another's.
+        if matches!(self.0.try_wait(), Ok(None)) {
+            kill_descendants(Pid::from_raw(self.0.id() as i32));
+        }
         let _ = self.0.kill();
         let _ = self.0.wait();
+    }
+}
+
+/// Kills what a process has started, and leaves itself stopped: so it starts no more, and waits for none of them, whose numbers stay
+/// theirs. Whoever lost its parent could not be found any more.
+fn kill_descendants(pid: Pid) {
+    let _ = kill(pid, Signal::SIGSTOP); // it may have ended
+    let threads = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
+    let children = threads.filter_map(|thread| fs::read_to_string(thread.path().join("children")).ok());
+    let children: Vec<String> = children.collect();
+    for child in children.iter().flat_map(|pids| pids.split_whitespace()).filter_map(|pid| pid.parse().ok()) {
+        let child = Pid::from_raw(child);
+        kill_descendants(child);
+        let _ = kill(child, Signal::SIGKILL);
     }
 }
 

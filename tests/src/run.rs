@@ -85,15 +85,39 @@ pub fn finish(running: Running) -> Result<Ended> {
 }
 
 /// [`finish`] for a command that may take this long.
-pub fn finish_within(mut running: Running, patience: Duration) -> Result<Ended> {
-    let stdout = read_aside(running.stdout.take());
-    let stderr = read_aside(running.stderr.take());
-    let status = wait(&mut running, patience).with_context(|| format!("process {}", running.id()))?;
-    let text = |reader: thread::JoinHandle<Vec<u8>>| {
-        String::from_utf8_lossy(&reader.join().expect("a reader does not panic")).into_owned()
-    };
-    let status = status.code().or(status.signal().map(|signal| 128 + signal)).unwrap_or(-1);
-    Ok(Ended { status, stdout: text(stdout), stderr: text(stderr) })
+pub fn finish_within(running: Running, patience: Duration) -> Result<Ended> {
+    Followed::new(running).finish_within(patience)
+}
+
+/// A started command whose outputs are read while it runs: it may write more than a pipe holds, and would wait for a reader.
+pub struct Followed {
+    /// The command.
+    pub running: Running,
+    stdout: thread::JoinHandle<Vec<u8>>,
+    stderr: thread::JoinHandle<Vec<u8>>,
+}
+
+impl Followed {
+    /// Reads what it prints from now on.
+    pub fn new(mut running: Running) -> Followed {
+        let (stdout, stderr) = (read_aside(running.stdout.take()), read_aside(running.stderr.take()));
+        Followed { running, stdout, stderr }
+    }
+
+    /// [`finish`].
+    pub fn finish(self) -> Result<Ended> {
+        self.finish_within(PATIENCE)
+    }
+
+    fn finish_within(mut self, patience: Duration) -> Result<Ended> {
+        let status =
+            wait(&mut self.running, patience).with_context(|| format!("process {}", self.running.id()))?;
+        let text = |reader: thread::JoinHandle<Vec<u8>>| {
+            String::from_utf8_lossy(&reader.join().expect("a reader does not panic")).into_owned()
+        };
+        let status = status.code().or(status.signal().map(|signal| 128 + signal)).unwrap_or(-1);
+        Ok(Ended { status, stdout: text(self.stdout), stderr: text(self.stderr) })
+    }
 }
 
 /// Runs a command to its end.
@@ -118,10 +142,7 @@ fn wait(child: &mut Child, patience: Duration) -> Result<ExitStatus> {
         if let Some(status) = child.try_wait()? {
             return Ok(status);
         }
-        if started.elapsed() > patience {
-            child.kill()?;
-            bail!("did not end within {patience:?}");
-        }
+        ensure!(started.elapsed() <= patience, "did not end within {patience:?}"); // and is killed when dropped
         thread::sleep(Duration::from_millis(10));
     }
 }
@@ -147,11 +168,20 @@ pub fn wait_until_ready(running: &mut Running) -> Result<()> {
 }
 
 /// Waits until a condition holds.
-pub fn wait_until(what: &str, mut holds: impl FnMut() -> bool) -> Result<()> {
+pub fn wait_until(what: &str, holds: impl FnMut() -> bool) -> Result<()> {
+    wait_by(Duration::from_millis(5), what, holds)
+}
+
+/// The same of what a command has to be started to know: asked all the time, it would take a CPU, and the profiler's own time.
+pub fn wait_until_told(what: &str, holds: impl FnMut() -> bool) -> Result<()> {
+    wait_by(Duration::from_millis(100), what, holds)
+}
+
+fn wait_by(pause: Duration, what: &str, mut holds: impl FnMut() -> bool) -> Result<()> {
     let started = Instant::now();
     while !holds() {
         ensure!(started.elapsed() < PATIENCE, "waited {PATIENCE:?} for {what}");
-        thread::sleep(Duration::from_millis(5));
+        thread::sleep(pause);
     }
     Ok(())
 }

@@ -15,7 +15,7 @@ use tests::groups::{Group, hierarchy};
 use tests::guards::Running;
 use tests::measured::cpu_s;
 use tests::programs::{find_in_path, program};
-use tests::run::{Sweetspot, finish, run, start, wait_until};
+use tests::run::{Sweetspot, finish, run, start, wait_until, wait_until_told};
 use tests::stats::{Stats, Summary};
 use tests::truth::Truth;
 
@@ -194,7 +194,7 @@ fn a_unit_is_found_by_its_name() -> Result<()> {
     wait_until("the work", || cpu_s(target.id()).is_ok_and(|used| used > 0.1))?;
     let sweetspot = fixed();
     let attached =
-        sweetspot.start_attach(&["--duration", "5s", "--unit", unit.trim_end_matches(".service")])?;
+        sweetspot.start_attach(&["--duration", "1500ms", "--unit", unit.trim_end_matches(".service")])?;
     let summary = sweetspot.finish(attached, None)?.stats.summary;
     ensure!(summary.attach_mode == "cgroup" && summary.samples > 100, "{summary:?}");
     Ok(())
@@ -241,7 +241,7 @@ fn no_group_of_a_command_is_left() -> Result<()> {
     wait_until("the group", || made_for_commands().is_ok_and(|groups| groups.contains(&name)))?;
     killed.kill()?;
     killed.wait()?;
-    wait_until("the command's end, and the next profiler", || {
+    wait_until_told("the command's end, and the next profiler", || {
         let next = Sweetspot::new().command("record", &["--attach-mode", "cgroup", "--", "true"]).output();
         next.is_ok() && made_for_commands().is_ok_and(|groups| !groups.contains(&name))
     })

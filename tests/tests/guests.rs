@@ -1,5 +1,7 @@
 //! Attaching by timer signals, live: what becomes of the agent and of threads that come and go while a process is sampled.
 
+#![allow(clippy::print_stderr, reason = "a test that skips says why")]
+
 use std::collections::BTreeSet;
 use std::fs;
 use std::io::Write;
@@ -14,6 +16,7 @@ use nix::unistd::Pid;
 use procfs::process::Process;
 use tests::guards::{Running, may_trace};
 use tests::host::Holdings;
+use tests::measured::cpu_s;
 use tests::programs::{find_in_path, program};
 use tests::run::{Ended, Sweetspot, finish, run, start, sweetspot, wait_until, wait_until_ready};
 
@@ -31,7 +34,11 @@ fn attach(sweetspot: &Sweetspot, pid: u32, ms: u32) -> Result<Ended> {
 /// At any moment from when the agent is loaded: also before the first sample.
 #[test]
 fn a_profiler_that_is_asked_to_stop_while_it_attaches_leaves_nothing_at_work() -> Result<()> {
-    if !may_trace() || find_in_path("python3").is_none() {
+    if !may_trace() {
+        return Ok(());
+    }
+    if find_in_path("python3").is_none() {
+        eprintln!("skipped: there is no python3 (apt-get install python3)");
         return Ok(());
     }
     sweetspot(); // is built before anybody computes
@@ -105,9 +112,17 @@ fn a_process_that_becomes_another_program_is_told_of_and_left_alone() -> Result<
     let mut target = latecomers("becomes")?;
     let pid = target.id();
     let sweetspot = by_timers();
-    let during = sweetspot.start_attach(&["--duration", "4s", &pid.to_string()])?;
-    thread::sleep(Duration::from_secs(1));
+    let during = sweetspot.start_attach(&["--duration", "60s", &pid.to_string()])?;
+    let works_for = |more_s: f64| -> Result<()> {
+        let before_s = cpu_s(pid)?;
+        wait_until("its work", || cpu_s(pid).is_ok_and(|used_s| used_s > before_s + more_s))
+    };
+    works_for(0.3)?;
     target.stdin.as_mut().context("no input")?.write_all(b"x")?;
+    let words = format!("/proc/{pid}/cmdline");
+    wait_until("the other program", || fs::read(&words).is_ok_and(|words| words == b"latecomers\0alone\0"))?;
+    works_for(1.0)?;
+    kill(Pid::from_raw(during.running.id() as i32), Signal::SIGINT)?;
     let recorded = sweetspot.finish(during, None)?;
     let summary = &recorded.stats.summary;
     ensure!(summary.notes.iter().any(|note| note.contains("became another program")), "{:?}", summary.notes);
@@ -147,7 +162,11 @@ fn with_timers(pid: u32) -> Result<BTreeSet<u32>> {
 /// Lists of threads leave some out while others end.
 #[test]
 fn every_thread_is_sampled_that_was_there_before_whoever_comes_and_goes() -> Result<()> {
-    if !may_trace() || !Path::new("/proc/self/timers").exists() {
+    if !may_trace() {
+        return Ok(());
+    }
+    if !Path::new("/proc/self/timers").exists() {
+        eprintln!("skipped: this kernel does not list timers (CONFIG_CHECKPOINT_RESTORE)");
         return Ok(());
     }
     let target = latecomers("crowd")?;

@@ -461,7 +461,7 @@ fn the_kernels_handler_is_timed_in_the_target() -> Result<()> {
         for (unwind, depth) in [("fp", "5"), ("fp", "50"), ("dwarf", "300")] {
             let options = ["--unwind", unwind, "--confidence", "99.99%"];
             let recorded =
-                Sweetspot::new().options(&options).record("mix_fp", &["--cpu", "4", "--depth", depth])?;
+                Sweetspot::new().options(&options).record("mix_fp", &["--cpu", "1.5", "--depth", depth])?;
             let summary = &recorded.stats.summary;
             ensure!(summary.handler_time == "measured", "{}", summary.handler_time);
             let (time, error) =

@@ -9,11 +9,11 @@ use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
-use tests::attempts::attempts;
+use tests::attempts::{attempts, attempts_of};
 use tests::brood::{BRIEF, Brood, Profiled};
 use tests::folded::{Folded, Stack};
 use tests::guards::is_root;
-use tests::programs::{find_in_path, program};
+use tests::programs::{copy_program, find_in_path, program};
 use tests::run::{Sweetspot, run, start, sweetspot};
 
 /// Leaves a test that needs root where this is not root.
@@ -75,9 +75,12 @@ impl Run {
 
 /// A copy of a program, with another byte behind its end, so that no other has the same length.
 fn copy(of: &str, to: &Path, more: usize) -> Result<()> {
+    let longer = to.with_extension("longer");
     let mut bytes = fs::read(program(of)?)?;
     bytes.resize(bytes.len() + more, 0);
-    fs::write(to, bytes)?;
+    fs::write(&longer, bytes)?;
+    copy_program(&longer, to)?;
+    fs::remove_file(longer)?;
     fs::set_permissions(to, fs::Permissions::from_mode(0o755))?;
     Ok(())
 }
@@ -141,8 +144,9 @@ fn files_that_had_to_be_closed_and_are_gone_are_counted() -> Result<()> {
             copy(BRIEF[i % 2], path, i)?;
         }
         // The last program removes all the files, while the profiler cannot hold them all.
-        let remover = folder.path().join("remove");
-        fs::write(&remover, format!("#!/bin/sh\nrm -f {}/program*\n", folder.path().display()))?;
+        let (text, remover) = (folder.path().join("text"), folder.path().join("remove"));
+        fs::write(&text, format!("#!/bin/sh\nrm -f {}/program*\n", folder.path().display()))?;
+        copy_program(&text, &remover)?;
         fs::set_permissions(&remover, fs::Permissions::from_mode(0o755))?;
         let with_remover: Vec<PathBuf> = paths.iter().cloned().chain([remover]).collect();
         let run = Run::record(&["--rate", "1000", "--attach-mode", "cpu"], 121, "10", &with_remover)?;
@@ -177,7 +181,7 @@ fn a_program_that_deletes_itself_keeps_its_names() -> Result<()> {
 #[test]
 fn a_program_that_was_replaced_by_another_build_is_told_apart() -> Result<()> {
     needs_root!();
-    attempts(|| {
+    let folded = || {
         let folder = tempfile::tempdir()?;
         let (path, next) = (folder.path().join("program"), folder.path().join("next"));
         copy("brief_a", &path, 0)?;
@@ -185,17 +189,21 @@ fn a_program_that_was_replaced_by_another_build_is_told_apart() -> Result<()> {
         // Copied after the first was removed, the second may get the same inode.
         let script = format!("{0} 200; rm {0}; cp {1} {0}; {0} 200; wait", path.display(), next.display());
         let found = record_script(&script)?;
-        let of = |name: &str| found.weight_of(|stack| stack.has(name));
-        let (first, second) = (of("brief_a_inner"), of("brief_b_inner"));
-        ensure!(first > 0.0 && second > 0.0, "{first} and {second}");
-        ensure!((0.3..3.0).contains(&(first / second)), "{first} and {second} of equal work");
         let mixed = found.weight_of(|stack| {
             (stack.has("brief_a_outer") || stack.has("brief_a_inner"))
                 && (stack.has("brief_b_outer") || stack.has("brief_b_inner"))
         });
         ensure!(mixed == 0.0, "names of both builds in one stack");
+        Ok(found)
+    };
+    let check = |found: &Folded| {
+        let of = |name: &str| found.weight_of(|stack| stack.has(name));
+        let (first, second) = (of("brief_a_inner"), of("brief_b_inner"));
+        ensure!(first > 0.0 && second > 0.0, "{first} and {second}");
+        ensure!((0.3..3.0).contains(&(first / second)), "{first} and {second} of equal work");
         Ok(())
-    })
+    };
+    attempts_of(folded, check).map(drop)
 }
 
 /// The same written into the very file, as a plain copy does, while the profiler has the first one open: nothing of the second
@@ -203,18 +211,22 @@ fn a_program_that_was_replaced_by_another_build_is_told_apart() -> Result<()> {
 #[test]
 fn a_program_that_was_rewritten_in_place_is_told_apart() -> Result<()> {
     needs_root!();
-    attempts(|| {
+    let of = |found: &Folded, name: &str| found.weight_of(|stack| stack.has(name));
+    let folded = || {
         let folder = tempfile::tempdir()?;
         let (path, next) = (folder.path().join("program"), folder.path().join("next"));
         copy("brief_a", &path, 0)?;
         copy("brief_b", &next, 8)?;
         let script = format!("{0} 200; cp {1} {0}; {0} 200; wait", path.display(), next.display());
         let found = record_script(&script)?;
-        let of = |name: &str| found.weight_of(|stack| stack.has(name));
-        ensure!(of("brief_b_inner") > 0.0, "the second has no names");
-        ensure!(of("brief_a_inner") == 0.0, "names were read of a file that is not there any more");
+        ensure!(of(&found, "brief_a_inner") == 0.0, "names were read of a file that is not there any more");
+        Ok(found)
+    };
+    let check = |found: &Folded| {
+        ensure!(of(found, "brief_b_inner") > 0.0, "the second has no names");
         Ok(())
-    })
+    };
+    attempts_of(folded, check).map(drop)
 }
 
 /// Whoever makes a file can give it the build id of another; its names are of its own functions alone.
@@ -224,19 +236,27 @@ fn programs_that_say_they_are_of_one_build_have_their_own_names() -> Result<()> 
     let programs = [program("namesake_a")?, program("namesake_b")?];
     let [one, other] = programs.each_ref().map(fs::metadata);
     ensure!(one?.len() == other?.len(), "nothing but the names may tell them apart");
-    attempts(|| {
+    let of = |found: &Folded, program: &str, name: &str| {
+        let is_its =
+            |stack: &Stack| stack.frames[0].starts_with(program) && stack.has(&format!("{name}_inner"));
+        found.weight_of(is_its)
+    };
+    let folded = || {
         let [one, other] = programs.each_ref().map(|path| path.display());
         let found = record_script(&format!("{one} 400 & sleep 0.1; {other} 400; wait"))?;
         for (own, foreign) in [("namesake_a", "namesake_b"), ("namesake_b", "namesake_a")] {
-            let of = |name: &str| {
-                let is_its =
-                    |stack: &Stack| stack.frames[0].starts_with(own) && stack.has(&format!("{name}_inner"));
-                found.weight_of(is_its)
-            };
-            ensure!(of(own) > 0.0 && of(foreign) == 0.0, "{own}: {} and {}", of(own), of(foreign));
+            let wrong = of(&found, own, foreign);
+            ensure!(wrong == 0.0, "{own} has {wrong} of names of {foreign}");
+        }
+        Ok(found)
+    };
+    let check = |found: &Folded| {
+        for own in ["namesake_a", "namesake_b"] {
+            ensure!(of(found, own, own) > 0.0, "{own} has no names");
         }
         Ok(())
-    })
+    };
+    attempts_of(folded, check).map(drop)
 }
 
 fn record_script(script: &str) -> Result<Folded> {
@@ -252,35 +272,39 @@ fn record_script(script: &str) -> Result<Folded> {
 #[test]
 fn little_memory_names_less_and_never_wrongly() -> Result<()> {
     needs_root!();
-    attempts(|| {
-        let programs = [program("brief_a")?];
+    let programs = [program("brief_a")?];
+    let work = |run: &Run| run.weight_of("brief_a_inner") / run.folded.weight_of(|_| true);
+    let memories = ["4KiB", "64KiB", "2MiB", "256MiB"];
+    let runs = || {
         let whole = named(&Run::record(&["--rate", "1000"], 20, "20", &programs)?);
-        let mut names = Vec::new();
-        for memory in ["4KiB", "64KiB", "2MiB", "256MiB"] {
+        let with = |memory: &str| {
             let run = Run::record(&["--rate", "1000", "--symbol-memory", memory], 20, "20", &programs)?;
             let cap: u64 = memory.parse::<config::Bytes>()?.get();
             ensure!(run.count("symbol_bytes_peak")? <= cap, "{memory}: {}", run.summary["symbol_bytes_peak"]);
             for (module, reason) in run.reasons()? {
                 ensure!(!reason.is_empty(), "{memory}: {module} has no names and no reason");
             }
-            let found = named(&run);
-            let work = run.weight_of("brief_a_inner") / run.folded.weight_of(|_| true);
-            names.push(found.len());
-            if memory == "4KiB" {
-                ensure!(work == 0.0, "a page held the symbol table of a program");
-                let is_told = |(_, reason): &(String, String)| reason.contains("too large");
-                ensure!(run.reasons()?.iter().any(is_told), "{:?}", run.reasons()?);
-            } else {
-                ensure!(work > 0.5, "{memory}: {work} of the weight has its name");
-            }
+            let may_have_names = memory != "4KiB" || run.weight_of("brief_a_inner") == 0.0;
+            ensure!(may_have_names, "a page held the symbol table of a program");
             // What has a name has the one that it has with all memory.
             let inner = |name: &str| name.starts_with("brief_");
-            let other = found.iter().find(|name| inner(name) && !whole.contains(name));
+            let other = named(&run).into_iter().find(|name| inner(name) && !whole.contains(name));
             ensure!(other.is_none(), "{memory}: {other:?}");
+            Ok(run)
+        };
+        memories.into_iter().map(with).collect::<Result<Vec<_>>>()
+    };
+    let check = |runs: &Vec<Run>| {
+        let is_told = |(_, reason): &(String, String)| reason.contains("too large");
+        ensure!(runs[0].reasons()?.iter().any(is_told), "{:?}", runs[0].reasons()?);
+        for (memory, run) in memories.into_iter().zip(runs).skip(1) {
+            ensure!(work(run) > 0.5, "{memory}: {} of the weight has its name", work(run));
         }
+        let names: Vec<usize> = runs.iter().map(|run| named(run).len()).collect();
         ensure!(names[0] < names[3], "{names:?}");
         Ok(())
-    })
+    };
+    attempts_of(runs, check).map(drop)
 }
 
 /// The names of all frames.

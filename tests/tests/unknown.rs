@@ -8,7 +8,6 @@ use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
-use tests::attempts::attempts;
 use tests::guards::is_root;
 use tests::measured::cpu_s;
 use tests::programs::{copy_program, find_in_path, program};
@@ -65,33 +64,29 @@ fn check(sweetspot: &Sweetspot, module: &str, reason: &[&str], remedy: &[&str]) 
 
 #[test]
 fn a_stripped_program_says_where_its_debug_file_belongs() -> Result<()> {
-    attempts(|| {
-        let sweetspot = record(&program("mix_stripped")?)?;
-        check(&sweetspot, "mix_stripped", &["stripped"], &["profile a build with its symbols"])?;
-        let first = unknown_json(&sweetspot)?["functions"][0].clone();
-        if let Some(id) = first["build_id"].as_str() {
-            let file = format!("/usr/lib/debug/.build-id/{}/{}.debug", &id[..2], &id[2..]);
-            ensure!(first["remedy"].as_str().is_some_and(|remedy| remedy.contains(&file)), "{first:#}");
-        }
-        Ok(())
-    })
+    let sweetspot = record(&program("mix_stripped")?)?;
+    check(&sweetspot, "mix_stripped", &["stripped"], &["profile a build with its symbols"])?;
+    let first = unknown_json(&sweetspot)?["functions"][0].clone();
+    if let Some(id) = first["build_id"].as_str() {
+        let file = format!("/usr/lib/debug/.build-id/{}/{}.debug", &id[..2], &id[2..]);
+        ensure!(first["remedy"].as_str().is_some_and(|remedy| remedy.contains(&file)), "{first:#}");
+    }
+    Ok(())
 }
 
 /// The table after a run has the line that the table of its file has.
 #[test]
 fn the_table_after_a_run_says_what_is_nameless() -> Result<()> {
-    attempts(|| {
-        let mix = program("mix_stripped")?;
-        let words = ["--", &*mix.to_string_lossy(), "--cpu", "0.3", "--out", "/dev/null"];
-        let table = run(&mut at_1_khz().command("record", &words))?.expect_status(0)?.stdout;
-        let line = table.lines().find(|line| line.starts_with("nameless")).context("no such line")?;
-        ensure!(line.contains("without a name") && table.contains("--unknown"), "{table}");
-        let named = program("mix_unstripped")?;
-        let words = ["--", &*named.to_string_lossy(), "--cpu", "0.3", "--out", "/dev/null"];
-        let table = run(&mut at_1_khz().command("record", &words))?.expect_status(0)?.stdout;
-        ensure!(table.contains("work_a"), "{table}");
-        Ok(())
-    })
+    let mix = program("mix_stripped")?;
+    let words = ["--", &*mix.to_string_lossy(), "--cpu", "0.3", "--out", "/dev/null"];
+    let table = run(&mut at_1_khz().command("record", &words))?.expect_status(0)?.stdout;
+    let line = table.lines().find(|line| line.starts_with("nameless")).context("no such line")?;
+    ensure!(line.contains("without a name") && table.contains("--unknown"), "{table}");
+    let named = program("mix_unstripped")?;
+    let words = ["--", &*named.to_string_lossy(), "--cpu", "0.3", "--out", "/dev/null"];
+    let table = run(&mut at_1_khz().command("record", &words))?.expect_status(0)?.stdout;
+    ensure!(table.contains("work_a"), "{table}");
+    Ok(())
 }
 
 #[test]
@@ -100,20 +95,18 @@ fn a_debug_link_to_nothing_is_named() -> Result<()> {
         eprintln!("skipped: no objcopy; apt-get install binutils");
         return Ok(());
     }
-    attempts(|| {
-        let folder = tempfile::tempdir()?;
-        let (target, debug) = (folder.path().join("linked"), folder.path().join("linked.debug"));
-        copy_program(&program("mix_unstripped")?, &target)?;
-        objcopy(&[Path::new("--only-keep-debug"), &target, &debug])?;
-        let link = PathBuf::from(format!("--add-gnu-debuglink={}", debug.display()));
-        let words = ["--strip-all", "--remove-section=.note.gnu.build-id"].map(Path::new);
-        objcopy(&[words[0], words[1], &link, &target])?;
-        // With the debug file beside it, everything has its name.
-        let named = unknown_json(&record(&target)?)?;
-        ensure!(named["nameless_share"].as_f64().is_some_and(|share| share < 0.2), "{named:#}");
-        fs::remove_file(&debug)?;
-        check(&record(&target)?, "linked", &["linked.debug is missing"], &["/.debug/linked.debug"])
-    })
+    let folder = tempfile::tempdir()?;
+    let (target, debug) = (folder.path().join("linked"), folder.path().join("linked.debug"));
+    copy_program(&program("mix_unstripped")?, &target)?;
+    objcopy(&[Path::new("--only-keep-debug"), &target, &debug])?;
+    let link = PathBuf::from(format!("--add-gnu-debuglink={}", debug.display()));
+    let words = ["--strip-all", "--remove-section=.note.gnu.build-id"].map(Path::new);
+    objcopy(&[words[0], words[1], &link, &target])?;
+    // With the debug file beside it, everything has its name.
+    let named = unknown_json(&record(&target)?)?;
+    ensure!(named["nameless_share"].as_f64().is_some_and(|share| share < 0.2), "{named:#}");
+    fs::remove_file(&debug)?;
+    check(&record(&target)?, "linked", &["linked.debug is missing"], &["/.debug/linked.debug"])
 }
 
 fn objcopy(words: &[&Path]) -> Result<()> {
@@ -127,42 +120,40 @@ fn a_deleted_program_says_when_it_could_have_been_read() -> Result<()> {
         eprintln!("skipped: becoming another user needs root");
         return Ok(());
     }
-    attempts(|| {
-        let sweetspot = at_1_khz().unprivileged()?;
-        let copy = sweetspot.copy_for_all(&program("mix_unstripped")?)?;
-        let target = Command::new(NOBODY[0])
-            .args(&NOBODY[1..])
-            .arg(&copy)
-            .args(["--cpu", "60", "--out", "/dev/null"])
-            .spawn()
-            .map(tests::guards::Running)?;
-        tests::run::wait_until("the program to run", || {
-            let runs = fs::read_link(format!("/proc/{}/exe", target.id())).is_ok_and(|exe| exe == copy);
-            runs && cpu_s(target.id()).is_ok_and(|used| used > 0.05)
-        })?;
-        fs::remove_file(&copy)?;
-        let words = ["-o", &sweetspot.file("p.pb.gz"), "--duration", "1s", &target.id().to_string()];
-        let ended = run(&mut sweetspot.command("attach", &words))?;
-        if ended.status == 77 {
-            eprintln!("skipped: only root may profile here");
-            return Ok(());
-        }
-        ended.expect_status(0)?;
-        let name = copy.file_name().context("a name")?.to_string_lossy().into_owned();
-        check(
-            &sweetspot,
-            &name,
-            &["the file was deleted"],
-            &["while the file is there", "CAP_CHECKPOINT_RESTORE"],
-        )?;
-        // With enough privilege it is opened all the same.
-        let as_root = at_1_khz();
-        let words = ["-o", &as_root.file("p.pb.gz"), "--duration", "1s", &target.id().to_string()];
-        run(&mut as_root.command("attach", &words))?.expect_status(0)?;
-        let named = unknown_json(&as_root)?;
-        ensure!(named["nameless_share"].as_f64().is_some_and(|share| share < 0.2), "{named:#}");
-        Ok(())
-    })
+    let sweetspot = at_1_khz().unprivileged()?;
+    let copy = sweetspot.copy_for_all(&program("mix_unstripped")?)?;
+    let target = Command::new(NOBODY[0])
+        .args(&NOBODY[1..])
+        .arg(&copy)
+        .args(["--cpu", "60", "--out", "/dev/null"])
+        .spawn()
+        .map(tests::guards::Running)?;
+    tests::run::wait_until("the program to run", || {
+        let runs = fs::read_link(format!("/proc/{}/exe", target.id())).is_ok_and(|exe| exe == copy);
+        runs && cpu_s(target.id()).is_ok_and(|used| used > 0.05)
+    })?;
+    fs::remove_file(&copy)?;
+    let words = ["-o", &sweetspot.file("p.pb.gz"), "--duration", "1s", &target.id().to_string()];
+    let ended = run(&mut sweetspot.command("attach", &words))?;
+    if ended.status == 77 {
+        eprintln!("skipped: only root may profile here");
+        return Ok(());
+    }
+    ended.expect_status(0)?;
+    let name = copy.file_name().context("a name")?.to_string_lossy().into_owned();
+    check(
+        &sweetspot,
+        &name,
+        &["the file was deleted"],
+        &["while the file is there", "CAP_CHECKPOINT_RESTORE"],
+    )?;
+    // With enough privilege it is opened all the same.
+    let as_root = at_1_khz();
+    let words = ["-o", &as_root.file("p.pb.gz"), "--duration", "1s", &target.id().to_string()];
+    run(&mut as_root.command("attach", &words))?.expect_status(0)?;
+    let named = unknown_json(&as_root)?;
+    ensure!(named["nameless_share"].as_f64().is_some_and(|share| share < 0.2), "{named:#}");
+    Ok(())
 }
 
 #[test]

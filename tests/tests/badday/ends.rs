@@ -40,8 +40,17 @@ fn a_full_disk() -> Result<()> {
         let output = disk.path().join("profile").with_extension(ending);
         let mix = program("mix_nofp")?;
         let words = ["-o", &*output.to_string_lossy(), "--", &*mix.to_string_lossy(), "--cpu", "0.3"];
-        refused(sweetspot("record", &words)?, 1, &["no space left", "disk is full"])?;
+        let sweetspot = Sweetspot::new();
+        // What cannot be written there is kept there.
+        let mut command = sweetspot.command("record", &words);
+        let ended = run(command.env("TMPDIR", sweetspot.path()))?;
+        refused(ended, 1, &["no space left", "disk is full"])?;
         ensure!(!output.exists(), "a half-written {} is left", output.display());
+        let mut kept = fs::read_dir(sweetspot.path())?.flatten().map(|file| file.path());
+        ensure!(
+            kept.any(|path| path.extension().is_some_and(|ending| ending == "gz")),
+            "the profile is lost"
+        );
     }
     Ok(())
 }
@@ -50,8 +59,12 @@ fn a_full_disk() -> Result<()> {
 fn standard_output_closed_early() -> Result<()> {
     let mix = program("mix_nofp")?;
     for reader in ["head -1 >/dev/null", "true"] {
-        let script = format!("\"$0\" record -- \"$1\" --cpu 0.3 --out /dev/null | {reader}");
+        // The status of a pipe is its reader's; that of the profiler goes around it.
+        let script = format!(
+            "exec 3>&1; {{ \"$0\" record -- \"$1\" --cpu 0.3 --out /dev/null 3>&-; echo $? >&3; }} | {reader}"
+        );
         let ended = run(Command::new("sh").args(["-c", &script]).arg(tests::run::sweetspot()).arg(&mix))?;
+        ensure!(ended.stdout.trim() == "0", "{ended:?}");
         let said = ended.stderr.to_lowercase();
         ensure!(!said.contains("panic") && !said.contains("broken pipe"), "{said}");
     }

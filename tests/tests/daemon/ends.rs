@@ -6,7 +6,7 @@ use super::*;
 fn after_a_kill_everything_but_the_open_window_is_there_and_the_next_one_goes_on() -> Result<()> {
     privileged!();
     let busy = Busy::new()?;
-    let mut daemon = Daemon::start(2, &busy.section("busy", ""))?;
+    let mut daemon = Daemon::start_ample(2, &busy.section("busy", ""))?;
     let _busy = busy.start()?;
     wait_for_windows(&daemon, "busy", 2)?;
     let before = windows(&daemon, "busy")?;
@@ -30,6 +30,7 @@ fn however_it_ends_no_window_is_lost_that_had_ended() -> Result<()> {
     let _busy = busy.iter().map(Busy::start).collect::<Result<Vec<_>>>()?;
     let sections: Vec<String> = busy.iter().map(|busy| busy.section(&busy.name, "")).collect();
     let mut from_ms = monotonic_ms()?;
+    // The usual budget, by which some windows have no names yet.
     let mut daemon = Daemon::start(2, &sections.concat())?;
     let mut lives = Vec::new();
     for (ms, signal) in [
@@ -66,7 +67,7 @@ fn it_stops_when_it_is_asked_to_and_saves_what_it_has() -> Result<()> {
     let _busy = busy.start()?;
     // Saving has a second and a half, which a busy machine may need for something else.
     attempts(|| {
-        let mut daemon = Daemon::start(2, &busy.section("busy", ""))?;
+        let mut daemon = Daemon::start_ample(2, &busy.section("busy", ""))?;
         wait_for_windows(&daemon, "busy", 1)?;
         let before = windows(&daemon, "busy")?;
         daemon.ctl(&["stop"])?.expect_status(0)?;
@@ -87,8 +88,10 @@ fn what_is_not_kept_at_the_end_is_said() -> Result<()> {
     let busy = Busy::new()?;
     let _busy = busy.start()?;
     let disk = SmallDisk::new(64)?;
-    let mut daemon = Daemon::start_in(disk.path().join("store"), 60, &busy.section("busy", ""))?;
-    wait_until("samples", || daemon.target("busy").is_ok_and(|busy| busy["samples"].as_u64() > Some(20)))?;
+    let mut daemon = Daemon::start_ample_in(disk.path().join("store"), 60, &busy.section("busy", ""))?;
+    wait_until_told("samples", || {
+        daemon.target("busy").is_ok_and(|busy| busy["samples"].as_u64() > Some(20))
+    })?;
     let _ = fs::write(disk.path().join("filler"), vec![1; 128 << 10]); // as much as there is room for
     let begun = std::time::Instant::now();
     let ended = daemon.stop(Signal::SIGTERM)?;
@@ -100,7 +103,7 @@ fn what_is_not_kept_at_the_end_is_said() -> Result<()> {
 #[test]
 fn a_second_daemon_on_the_same_folder_is_refused_in_a_line() -> Result<()> {
     privileged!();
-    let daemon = Daemon::start(60, "target = []")?;
+    let daemon = Daemon::start_ample(60, "target = []")?;
     let words = ["--config".to_owned(), daemon.settings().display().to_string()];
     let second = tests::run::run(&mut tests::run::Sweetspot::new().command("daemon", &words))?;
     ensure!(second.status == 1 && second.stderr.lines().count() == 1, "{second:?}");

@@ -18,7 +18,7 @@ use tests::daemon::{Daemon, monotonic_ms, span_ms};
 use tests::ends::{Life, ensure_sound};
 use tests::guards::{Deaf, Running, SmallDisk};
 use tests::programs::{copy_program, program};
-use tests::run::{Sweetspot, run, start, wait_until};
+use tests::run::{Sweetspot, run, start, wait_until, wait_until_told};
 
 /// The two clocks are read one after the other, with a neighbour's turn in between, and one of them is slewed. A tick that is missing is
 /// a tenth of a second.
@@ -121,7 +121,7 @@ fn restarted(
     let samples = |daemon: &Daemon| Ok::<_, anyhow::Error>(daemon.target("busy")?["samples"].as_u64());
     // The open window may be a few milliseconds old, and empty.
     let (sampled, then_ms) = (samples(daemon)?, monotonic_ms()?);
-    wait_until("samples in the open window", || samples(daemon).is_ok_and(|samples| samples > sampled))?;
+    wait_until_told("samples in the open window", || samples(daemon).is_ok_and(|samples| samples > sampled))?;
     daemon.stop(Signal::SIGTERM)?.expect_status(0)?;
     let to_ms = monotonic_ms()?;
     daemon.start_again()?;

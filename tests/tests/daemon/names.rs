@@ -1,5 +1,8 @@
 //! Names in the service, and who reads them.
 
+use anyhow::bail;
+use tests::run::finish;
+
 use super::*;
 
 /// Names are shared between targets, but not for what a file says of itself.
@@ -14,7 +17,7 @@ fn programs_that_say_they_are_of_one_build_have_their_own_names_in_each_target()
     }
     let begin = |name: &str| start(Command::new(program(name)?).arg("300000"));
     let _running = programs.map(begin).into_iter().collect::<Result<Vec<_>>>()?;
-    let mut daemon = Daemon::start(2, &sections)?;
+    let mut daemon = Daemon::start_ample(2, &sections)?;
     for name in programs {
         let target = name.replace('_', "-");
         daemon.wait_for(&target, "sampled")?;
@@ -39,6 +42,18 @@ fn ensure_named(daemon: &Daemon, target: &str, own: &str, other: &str) -> Result
     Ok(())
 }
 
+/// A shell command in a mount namespace of its own.
+fn unshared(script: &str) -> Command {
+    let mut command = Command::new("unshare");
+    command.args(["--mount", "--propagation", "private", "sh", "-c", script]);
+    command
+}
+
+/// Whether this machine lets that be done.
+fn can_unshare(script: &str) -> bool {
+    run(&mut unshared(script)).is_ok_and(|ended| ended.status == 0)
+}
+
 /// What containers of one image share is named once; a file that was put in the place of such a one is not.
 #[test]
 fn containers_of_one_image_have_their_own_names() -> Result<()> {
@@ -48,17 +63,23 @@ fn containers_of_one_image_have_their_own_names() -> Result<()> {
     fs::create_dir(&image)?;
     fs::create_dir(&seen)?;
     copy_program(&program("namesake_a")?, &image.join("prog"))?;
-    let begin = |number: usize, replace: &str| {
+    let mount = |number: usize| {
         let upper = folder.path().join(format!("upper{number}"));
-        let script = format!(
+        format!(
             "mkdir -p {upper}/files {upper}/work && mount -t overlay none {seen} \
-             -o lowerdir={image},upperdir={upper}/files,workdir={upper}/work && {replace} \
-             && exec {seen}/prog 30000{number}",
+             -o lowerdir={image},upperdir={upper}/files,workdir={upper}/work",
             upper = upper.display(),
             seen = seen.display(),
             image = image.display()
-        );
-        start(Command::new("unshare").args(["--mount", "--propagation", "private", "sh", "-c", &script]))
+        )
+    };
+    if !can_unshare(&mount(0)) {
+        eprintln!("skipped: making containers needs `unshare`, and overlayfs");
+        return Ok(());
+    }
+    let begin = |number: usize, replace: &str| {
+        let script = format!("{} && {replace} && exec {}/prog 30000{number}", mount(number), seen.display());
+        start(&mut unshared(&script))
     };
     let forge =
         format!("cp --remove-destination {} {}/prog", program("namesake_b")?.display(), seen.display());
@@ -67,13 +88,13 @@ fn containers_of_one_image_have_their_own_names() -> Result<()> {
         .into_iter()
         .collect::<Result<Vec<_>>>()?;
     std::thread::sleep(Duration::from_millis(300));
-    if running.iter_mut().any(|program| program.try_wait().is_ok_and(|ended| ended.is_some())) {
-        eprintln!("skipped: making containers needs `unshare`, and overlayfs");
-        return Ok(());
+    let has_ended = |program: &mut Running| program.try_wait().is_ok_and(|ended| ended.is_some());
+    if let Some(at) = running.iter_mut().position(has_ended) {
+        bail!("container {} has ended: {:?}", at + 1, finish(running.remove(at))?);
     }
     let section =
         |number: u32| format!("[[target]]\nname = \"box{number}\"\ncommand = \"prog 30000{number}$\"\n");
-    let mut daemon = Daemon::start(2, &(1..=4).map(section).collect::<String>())?;
+    let mut daemon = Daemon::start_ample(2, &(1..=4).map(section).collect::<String>())?;
     for number in 1..=4 {
         let name = format!("box{number}");
         daemon.wait_for(&name, "sampled")?;
@@ -128,7 +149,7 @@ fn whoever_reads_symbols_has_no_rights_and_ends_with_the_daemon_and_another_take
     privileged!();
     let (busy, later) = (Busy::new()?, Busy::new()?);
     let sections = busy.section("busy", "") + &later.section("later", "");
-    let mut daemon = Daemon::start(2, &sections)?;
+    let mut daemon = Daemon::start_ample(2, &sections)?;
     let _busy = busy.start()?;
     wait_for_windows(&daemon, "busy", 1)?;
     let first = wait_for_symbolizer(&daemon)?;
@@ -153,28 +174,31 @@ fn whoever_reads_symbols_has_no_rights_and_ends_with_the_daemon_and_another_take
 fn the_root_of_an_ended_container_is_released_though_its_target_goes_on() -> Result<()> {
     privileged!();
     let (busy, host, seen) = (Busy::new()?, Busy::new()?, tempfile::tempdir()?);
+    let mount = format!("mount -t tmpfs none {}", seen.path().display());
+    if !can_unshare(&mount) {
+        eprintln!("skipped: making containers needs `unshare`, and tmpfs");
+        return Ok(());
+    }
     // What both map is met here first: libraries that are first met in a container hold it as long as others map them.
     let _host = host.start()?;
-    let daemon = Daemon::start(2, "[[target]]\nname = \"all\"\neverything = true\n")?;
+    let daemon = Daemon::start_ample(2, "[[target]]\nname = \"all\"\neverything = true\n")?;
     let pid = daemon.pid()?;
     wait_until("the host's program is met", || {
         open_files(pid).is_ok_and(|files| files.iter().any(|file| file.contains(&host.name)))
     })?;
     let script = format!(
-        "mount -t tmpfs none {seen} && cp {path} {seen}/ && exec {seen}/{name} --cpu 300",
+        "{mount} && cp {path} {seen}/ && exec {seen}/{name} --cpu 300",
         seen = seen.path().display(),
         path = busy.path().display(),
         name = busy.name,
     );
-    let mut container = Command::new("unshare");
-    let mut running = start(container.args(["--mount", "--propagation", "private", "sh", "-c", &script]))?;
+    let mut running = start(&mut unshared(&script))?;
     let exe = format!("/proc/{}/exe", running.id());
     let is_there = || fs::read_link(&exe).is_ok_and(|path| path.ends_with(&busy.name));
     let mut has_ended = || running.try_wait().is_ok_and(|ended| ended.is_some());
     wait_until("the container", || is_there() || has_ended())?;
     if has_ended() {
-        eprintln!("skipped: making containers needs `unshare`, and tmpfs");
-        return Ok(());
+        bail!("the container has ended: {:?}", finish(running)?);
     }
     let namespace = fs::read_link(format!("/proc/{}/ns/mnt", running.id()))?;
     let namespace = namespace.to_string_lossy().into_owned();

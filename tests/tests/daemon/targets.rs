@@ -6,7 +6,7 @@ use super::*;
 fn a_target_that_is_restarted_is_the_same_target() -> Result<()> {
     privileged!();
     let busy = Busy::new()?;
-    let daemon = Daemon::start(2, &busy.section("busy", ""))?;
+    let daemon = Daemon::start_ample(2, &busy.section("busy", ""))?;
     let first = busy.start()?;
     daemon.wait_for("busy", "sampled")?;
     wait_for_windows(&daemon, "busy", 1)?;
@@ -26,11 +26,11 @@ fn a_target_that_is_restarted_is_the_same_target() -> Result<()> {
 fn a_job_that_runs_every_second_stays_attached_to() -> Result<()> {
     privileged!();
     let busy = Busy::new()?;
-    let daemon = Daemon::start(600, &busy.section("job", ""))?;
+    let daemon = Daemon::start_ample(600, &busy.section("job", ""))?;
     let jobs = format!("while :; do {} --cpu 0.8; sleep 0.4; done", busy.path().display());
     let _jobs = start(Command::new("sh").args(["-c", &jobs]))?;
     // The first window comes soon, whatever the length of windows.
-    wait_until("its first window", || daemon.target("job").is_ok_and(|job| job["windows"] == 1))?;
+    wait_until_told("its first window", || daemon.target("job").is_ok_and(|job| job["windows"] == 1))?;
     let before = daemon.target("job")?;
     ensure!(before["samples"].as_u64() > Some(10), "{before}");
     std::thread::sleep(Duration::from_secs(6));
@@ -39,7 +39,7 @@ fn a_job_that_runs_every_second_stays_attached_to() -> Result<()> {
     let goes_on = |after: &Value| {
         after["samples"].as_u64() > before["samples"].as_u64() && used_s(after) - used_s(&before) > 0.5
     };
-    wait_until("more samples", || daemon.target("job").is_ok_and(|after| goes_on(&after)))?;
+    wait_until_told("more samples", || daemon.target("job").is_ok_and(|after| goes_on(&after)))?;
     // A window ends with the events that it was sampled by.
     let after = daemon.target("job")?;
     ensure!(after["windows"] == before["windows"], "{before} {after}");
@@ -50,7 +50,7 @@ fn a_job_that_runs_every_second_stays_attached_to() -> Result<()> {
 fn settings_are_read_again_without_a_gap_and_a_bad_file_changes_nothing() -> Result<()> {
     privileged!();
     let busy = Busy::new()?;
-    let mut daemon = Daemon::start(2, &busy.section("busy", ""))?;
+    let mut daemon = Daemon::start_ample(2, &busy.section("busy", ""))?;
     let _busy = busy.start()?;
     daemon.wait_for("busy", "sampled")?;
     daemon.write_settings(2, "[[target]]\nnam = \"busy\"")?;
@@ -63,28 +63,34 @@ fn settings_are_read_again_without_a_gap_and_a_bad_file_changes_nothing() -> Res
         "{status}"
     );
     // By the signal, too; another budget needs no other events, and what was counted goes on. (What the host grants of it may be less.)
-    wait_until("samples", || daemon.target("busy").is_ok_and(|busy| busy["samples"].as_u64() > Some(20)))?;
+    wait_until_told("samples", || {
+        daemon.target("busy").is_ok_and(|busy| busy["samples"].as_u64() > Some(20))
+    })?;
     let before = daemon.ctl_json(&["decisions", "busy"])?;
     daemon.write_settings(2, &busy.section("busy", "budget = \"0.5%\""))?;
     daemon.signal(Signal::SIGHUP)?;
-    wait_until("the other budget", || {
+    wait_until_told("the other budget", || {
         daemon.target("busy").is_ok_and(|busy| busy["own_budget_ratio"] == 0.005)
     })?;
     ensure!(daemon.ctl_json(&["status"])?["settings"]["problem"].is_null());
     let after = daemon.ctl_json(&["decisions", "busy"])?;
-    let counted = |all: &Value| all["decisions"].as_array()?.last()?["samples"].as_u64();
-    ensure!(counted(&after) >= counted(&before), "{before} {after}");
+    let counted = |all: &Value| {
+        let last =
+            all["decisions"].as_array().and_then(|decisions| decisions.last()).context("a decision")?;
+        last["samples"].as_u64().context("samples")
+    };
+    ensure!(counted(&after)? >= counted(&before)?, "{before} {after}");
     // Another way to unwind is sampled anew.
     let section = busy.section("busy", "budget = \"0.5%\"") + "[sampling]\nunwind = \"fp\"\n";
     daemon.write_settings(2, &section)?;
     daemon.ctl(&["reload"])?.expect_status(0)?;
-    wait_until("the other way", || daemon.target("busy").is_ok_and(|busy| busy["unwind"] == "fp"))?;
+    wait_until_told("the other way", || daemon.target("busy").is_ok_and(|busy| busy["unwind"] == "fp"))?;
     let kept = windows(&daemon, "busy")?.len();
     wait_for_windows(&daemon, "busy", kept + 2)?;
     // What is not in the settings any more is kept until then, and watched no more.
     daemon.write_settings(2, "[[target]]\nname = \"other\"\npid = 1")?;
     daemon.ctl(&["reload"])?.expect_status(0)?;
-    wait_until("the target to go", || daemon.target("busy").is_err())?;
+    wait_until_told("the target to go", || daemon.target("busy").is_err())?;
     daemon.stop(Signal::SIGTERM)?;
     ensure_gapless(&windows(&daemon, "busy")?)
 }
@@ -94,11 +100,13 @@ fn targets_are_asked_for_and_dropped_while_it_runs() -> Result<()> {
     privileged!();
     let busy = Busy::new()?;
     let running = busy.start()?;
-    let daemon = Daemon::start(60, "target = []")?;
+    let daemon = Daemon::start_ample(60, "target = []")?;
     let pid = running.id().to_string();
     daemon.ctl(&["attach", &pid, "--as", "asked", "--duration", "60s"])?.expect_status(0)?;
     daemon.wait_for("asked", "sampled")?;
-    wait_until("samples", || daemon.target("asked").is_ok_and(|asked| asked["samples"].as_u64() > Some(20)))?;
+    wait_until_told("samples", || {
+        daemon.target("asked").is_ok_and(|asked| asked["samples"].as_u64() > Some(20))
+    })?;
     // The open window is a minute long; whoever asks for it gets it as it is.
     let profile = daemon.ctl(&["profile", "--from", "-1min", "--target", "asked", "--format", "table"])?;
     ensure!(profile.expect_status(0)?.stdout.contains("work_a"));
@@ -120,7 +128,7 @@ fn over_the_limit_the_more_active_targets_are_sampled() -> Result<()> {
     let _idle = start(Command::new(idle.path()).arg("300"))?;
     let sections =
         "[limits]\ntargets = 1\n".to_owned() + &idle.section("idle", "") + &busy.section("busy", "");
-    let daemon = Daemon::start(60, &sections)?;
+    let daemon = Daemon::start_ample(60, &sections)?;
     daemon.wait_for("idle", "sampled")?;
     let _busy = busy.start()?;
     daemon.wait_for("busy", "sampled")?;
@@ -144,9 +152,9 @@ fn a_limit_of_targets_is_carried_out_when_settings_are_read_again() -> Result<()
         let all: String = three.iter().map(|busy| busy.section(&busy.name, "")).collect();
         format!("[limits]\ntargets = {limit}\n{all}")
     };
-    let daemon = Daemon::start(60, &sections(3))?;
+    let daemon = Daemon::start_ample(60, &sections(3))?;
     let sampled = |count: u64| {
-        wait_until("targets", || {
+        wait_until_told("targets", || {
             daemon.ctl_json(&["status"]).is_ok_and(|status| status["targets"]["sampled"] == count)
         })
     };

@@ -221,6 +221,7 @@ fn a_profiler_that_is_killed_in_the_midst_of_it_harms_nobody() -> Result<()> {
         return Ok(());
     }
     let mut random = fastrand::Rng::with_seed(7);
+    let mut targets = Vec::new();
     for what in ["threads", "alone"] {
         let target = Target::start(what)?;
         let sweetspot = by_timers();
@@ -233,9 +234,12 @@ fn a_profiler_that_is_killed_in_the_midst_of_it_harms_nobody() -> Result<()> {
             profiler.kill()?;
             profiler.wait()?;
         }
-        // What was left of the last one is gone when its agent has missed us for fifteen seconds, and so are files that nobody
-        // can still be about to use.
-        thread::sleep(Duration::from_secs(16));
+        targets.push((target, sweetspot, before));
+    }
+    // What was left of the last one is gone when its agent has missed us for fifteen seconds, and so are files that nobody
+    // can still be about to use.
+    thread::sleep(Duration::from_secs(16));
+    for (target, sweetspot, before) in targets {
         let mut ended = attach(&sweetspot, target.pid(), 50)?;
         for _ in 0..20 {
             if ended.status == 0 {
@@ -284,10 +288,13 @@ fn a_target_that_becomes_another_program_meanwhile_is_not_harmed() -> Result<()>
     }
     let target = Target::start("exec")?;
     let sweetspot = by_timers();
+    let mut ends = Vec::new();
     for _ in 0..20 {
         let ended = attach(&sweetspot, target.pid(), 20)?;
         ensure!(!ended.stderr.contains("panicked"), "{ended:?}");
+        ends.push(ended);
     }
+    ensure!(ends.iter().any(|ended| ended.status == 0), "it was never attached to: {ends:?}");
     target.check_fine().map(drop)
 }
 
