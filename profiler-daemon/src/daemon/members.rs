@@ -125,7 +125,7 @@ impl Daemon {
         self.note_taken(&changes);
         self.leave_children_to_others(&changes);
         self.targets.values_mut().for_each(Watched::settle_members);
-        self.targets.values_mut().for_each(Watched::check_group);
+        self.targets.values_mut().for_each(|watched| watched.check_group(now_ns));
         changes.gone.iter().for_each(|id| self.drop_target(*id));
         self.weigh_sharing(now_ns);
         self.go_on_with_targets(now_ns);

@@ -33,6 +33,9 @@ const LONGEST_RETRY_NS: u64 = 3_600_000_000_000;
 /// A target without a process stays attached to for this time, as long as discovery keeps names (ns). Attaching anew
 /// each time a program restarts would cost more.
 const LINGER_NS: u64 = 60_000_000_000;
+/// So many scans in a row without a process of its own mean that those in its control group are another target's: one scan may be too
+/// early for processes that have just started.
+const SCANS_WITHOUT_OWN: u32 = 2;
 /// Most processes that are watched before they are attached to: watching more would take longer than it saves.
 const MOST_WATCHED: usize = 64;
 /// Minimum time that they are watched (ns).
@@ -106,6 +109,8 @@ struct SampledTarget {
     flush_limiter: FlushLimiter,
     /// Since when it has no process (ns).
     empty_since_ns: Option<u64>,
+    /// Scans in which it had no process, and others were in the control group that its events are of.
+    scans_without_own: u32,
 }
 
 /// A target's part of the shared sampler.
@@ -349,12 +354,13 @@ impl Watched {
         }
     }
 
-    /// Whether its events are no longer needed: it has had no process for a while, or its control group is gone.
+    /// Whether its events are no longer needed: it has had no process for a while, its control group is gone, or other targets have all of
+    /// the group.
     pub(crate) fn is_over(&mut self, now_ns: u64) -> bool {
         let Some(sampled) = self.sampled.as_mut().filter(|_| !self.identity.is_everything) else {
             return false;
         };
-        if sampled.engine.group_is_gone() {
+        if sampled.engine.group_is_gone() || sampled.scans_without_own >= SCANS_WITHOUT_OWN {
             return true;
         }
         if !self.processes.is_empty() || !sampled.engine.target_has_ended() {

@@ -8,6 +8,7 @@ use object::read::elf::{ElfFile64, FileHeader, ProgramHeader};
 use object::{Endianness, Object, ObjectSymbol, ReadCache, ReadRef};
 use profiler_core::record::Mapped;
 
+use super::error::GONE;
 use super::safe::CodeRegion;
 use crate::objects::open_mapped;
 use crate::roots::Roots;
@@ -51,6 +52,8 @@ pub(super) struct ProcessCode {
     pub(super) load: u64,
     /// Where the distance of `errno` from the thread's own pointer is kept.
     pub(super) errno_slot: Option<u64>,
+    /// Whether memory that is mapped could not be read: it is not the process' own any more.
+    is_gone: bool,
 }
 
 /// A mapping of any kind.
@@ -118,7 +121,8 @@ impl ProcessCode {
         let roots = Roots::default();
         let view = roots.of(pid);
         let program = std::fs::read_link(format!("/proc/{pid}/exe")).unwrap_or_default();
-        let mut code = Self { modules: Vec::new(), call: 0, restore: 0, load: 0, errno_slot: None };
+        let mut code =
+            Self { modules: Vec::new(), call: 0, restore: 0, load: 0, errno_slot: None, is_gone: false };
         for mapped in mapped.iter().filter(|mapped| mapped.path.starts_with('/')) {
             let path = Path::new(mapped.path.trim_end_matches(DELETED));
             let file = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
@@ -130,6 +134,7 @@ impl ProcessCode {
             code.modules.push(module);
         }
         match () {
+            () if code.is_gone => Err(GONE),
             () if code.load == 0 => Err("has a C library that loads nothing (`dlopen` was not found)"),
             () if code.call == 0 || code.restore == 0 => {
                 Err("has a C library that is built in an unknown way")
@@ -177,7 +182,8 @@ impl ProcessCode {
         module.functions.sort_unstable();
         let length = mapped.len.min(MOST_CODE) as usize;
         let mut text = vec![0; length];
-        if memory.read_exact_at(&mut text, mapped.start).is_ok() {
+        self.is_gone |= memory.read_exact_at(&mut text, mapped.start).is_err();
+        if !self.is_gone {
             let find = |bytes: &[u8]| text.windows(bytes.len()).position(|window| window == bytes);
             if let (0, Some(restore), Some(call)) = (self.restore, find(RESTORE), find(CALL)) {
                 (self.restore, self.call) = (mapped.start + restore as u64, mapped.start + call as u64);
@@ -279,6 +285,14 @@ mod tests {
         assert_eq!(refusal(&[area("/usr/lib/x86_64-linux-musl/libc.so")]), Some("uses musl and not glibc"));
         assert_eq!(refusal(&[area("/bin/busybox"), area("[vdso]")]), Some("is linked statically"));
         assert!(refusal(&[area("/bin/x"), area("/lib64/ld-linux-x86-64.so.2")]).is_some());
+    }
+
+    /// Memory that was opened before a process became another program has nothing of it.
+    #[test]
+    fn a_process_that_has_become_another_program_is_not_taken_for_a_strange_library() {
+        let (pid, memory) = (std::process::id(), File::open("/dev/null").unwrap());
+        let read = ProcessCode::read(pid, &memory, &procfs::executable_maps(pid).unwrap());
+        assert_eq!(read.err(), Some(GONE));
     }
 
     /// Our own C library has what is looked for, where it says it is.

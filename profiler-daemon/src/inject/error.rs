@@ -9,6 +9,8 @@ use crate::sys::ptrace::TraceError;
 
 pub(super) const NO_ANSWER: &str = "has an agent that does not answer; start it again";
 
+pub(super) const GONE: &str = "has ended, or has become another program; start it again";
+
 pub(super) const NO_SIGNAL: &str = "handles SIGURG and SIGWINCH itself, blocks or reads them (signalfd, \
                                     sigwait), or has a seccomp filter; use perf events";
 
@@ -27,7 +29,7 @@ impl From<TraceError> for InjectError {
         match lost {
             TraceError::Late => Self::Late,
             TraceError::Halted => Self::Halted,
-            TraceError::Gone => failed("has ended, or has become another program; start it again"),
+            TraceError::Gone => failed(GONE),
             TraceError::Refused(error) => failed(&format!("could not be changed ({error}); use perf events")),
         }
     }

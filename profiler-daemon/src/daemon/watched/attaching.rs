@@ -93,6 +93,7 @@ impl Watched {
                     from_ns: clock::monotonic_ns(),
                     flush_limiter: FlushLimiter::default(),
                     empty_since_ns: None,
+                    scans_without_own: 0,
                 }));
                 (self.state, self.reason, self.attempts.retry) =
                     (TargetState::Sampled, None, Retry::default());

@@ -7,6 +7,7 @@ use config::SamplingSettings;
 use super::Watched;
 use crate::daemon::window_writer::PendingWindow;
 use crate::run::Setup;
+use crate::service::state::TargetState;
 
 impl Watched {
     /// Requests other sampling settings. A change that only concerns the controller takes effect now, under the
@@ -36,12 +37,15 @@ impl Watched {
         pending
     }
 
-    /// Events of a control group also count processes of it that have joined other targets. If the target has such events and is no
-    /// longer that group, events of its own processes take their place. Without a process it keeps them, for the next one.
-    pub(crate) fn check_group(&mut self) {
-        let follows_group =
-            self.sampled.as_ref().is_some_and(|sampled| sampled.engine.session.group().is_some());
-        if follows_group && self.identity.group.is_none() && !self.processes.is_empty() {
+    /// Looks, after a scan, whether the target has events of a control group that it no longer is: they also count processes of the group
+    /// that have joined other targets. Events of its own processes take their place. If it has no process, they stay for the next one,
+    /// unless others are in the group.
+    pub(crate) fn check_group(&mut self, now_ns: u64) {
+        let Some(sampled) = &mut self.sampled else { return };
+        let is_divided = sampled.engine.session.group().is_some() && self.identity.group.is_none();
+        let is_others = is_divided && self.processes.is_empty() && sampled.engine.group_has_others();
+        sampled.scans_without_own = if is_others { sampled.scans_without_own + 1 } else { 0 };
+        if is_divided && !self.processes.is_empty() && now_ns >= self.attempts.retry.at_ns() {
             self.wanted.get_or_insert(self.sampling.clone());
         }
     }
@@ -57,6 +61,11 @@ impl Watched {
         let mut old = self.sampled.take()?;
         self.open(setup, self.selector(), None, now_ns);
         let new = self.sampled.take();
+        if new.is_none() && before == self.sampling {
+            // Better those of before than none: they are asked for again.
+            (self.sampled, self.state, self.reason) = (Some(old), TargetState::Sampled, None);
+            return None;
+        }
         if let Some(new) = &new {
             old.engine.session.count_until(new.engine.session.start_ns());
         }

@@ -85,6 +85,11 @@ impl<L: DecisionLog> Engine<L> {
         nobody_known && self.session.group().is_none_or(|group| others_in(group).is_empty())
     }
 
+    /// Whether somebody is in the target's control group.
+    pub(crate) fn group_has_others(&self) -> bool {
+        self.session.group().is_some_and(|group| !others_in(group).is_empty())
+    }
+
     /// Whether the target's control group was removed: events of it sample nothing any more.
     pub(crate) fn group_is_gone(&self) -> bool {
         self.session.group().is_some_and(|group| group.is_gone())

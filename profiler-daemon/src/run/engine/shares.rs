@@ -89,6 +89,13 @@ impl TargetCharge {
         [since.samples as f64, since.frames as f64, since.stack_bytes as f64]
     }
 
+    /// Notes what it used, and its samples, frames and bytes, in the last `wall_ns`. However often that is done, a second counts as much.
+    fn note_recent(&mut self, wall_ns: f64, used_ns: f64, since: [f64; 3]) {
+        let kept = REMEMBERED.powf(wall_ns * 1e-9);
+        self.recent_cpus = kept * self.recent_cpus + (1.0 - kept) * used_ns / wall_ns.max(1.0);
+        self.recent.iter_mut().zip(since).for_each(|(sum, count)| *sum = kept * *sum + count);
+    }
+
     /// The cost of one of its samples (ns), from the prices of a sample, a frame and a byte; `None` with too few
     /// samples.
     fn sample_ns(&self, prices_ns: &[f64; 3]) -> Option<f64> {
@@ -178,9 +185,7 @@ impl<L: DecisionLog> Engine<L> {
             charged.lost += lost as f64 * part(0);
             charged.booked = counts;
             charged.booked_cpu_ns += used_ns;
-            charged.recent_cpus =
-                REMEMBERED * charged.recent_cpus + (1.0 - REMEMBERED) * used_ns / wall_ns.max(1.0);
-            charged.recent.iter_mut().zip(since).for_each(|(sum, count)| *sum = REMEMBERED * *sum + count);
+            charged.note_recent(wall_ns, used_ns, since);
         }
         self.bound_rate();
         let fleets = self.shares.of.values().map(|charged| (charged.recent_cpus, charged.replicas));
@@ -298,6 +303,21 @@ fn in_force_at(history: &[RateChange], at_s: f64) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Requests and windows that end have targets booked many times a second.
+    #[test]
+    fn what_is_recent_does_not_depend_on_how_often_it_is_booked() {
+        let (mut seldom, mut often) = (TargetCharge::new(0.01), TargetCharge::new(0.01));
+        for _ in 0..200 {
+            seldom.note_recent(1e9, 2e7, [3.0, 30.0, 300.0]);
+            often.note_recent(1e9 - 2e6, 2e7, [3.0, 30.0, 300.0]);
+            often.note_recent(1e6, 0.0, [0.0; 3]);
+            often.note_recent(1e6, 0.0, [0.0; 3]);
+        }
+        let close = |a: f64, b: f64| (a / b - 1.0).abs() < 0.01;
+        assert!(close(seldom.recent_cpus, 0.02) && close(often.recent_cpus, 0.02), "{}", often.recent_cpus);
+        assert!(close(seldom.recent[0], often.recent[0]), "{:?} {:?}", seldom.recent, often.recent);
+    }
 
     #[test]
     fn the_rate_in_force_is_the_last_one_that_has_begun() {

@@ -80,6 +80,11 @@ impl GroupAccount {
         Self { group, is_ours, base_ns: 0, before_ns, last_ns: before_ns }
     }
 
+    /// Whether no process is in it, so that whatever it uses later is of processes that come later.
+    fn is_empty(&self) -> bool {
+        self.group.processes().map_or(true, |pids| pids.is_empty())
+    }
+
     /// What the target has used since it entered (ns); `None` once the group is gone.
     fn read_ns(&mut self) -> Option<f64> {
         self.last_ns = self.before_ns + self.life_ns()?.saturating_sub(self.base_ns) as f64;
@@ -173,8 +178,10 @@ impl OwnerShare {
             self.cpu_ns = used_ns;
         } else if let Some(next) = account.group.successor() {
             *account = GroupAccount::whole(next, account.last_ns);
+            let used_ns = account.read_ns().unwrap_or(self.cpu_ns);
             // Samples since the last reading stand for what the group used before it was removed.
-            self.cpu_ns = account.read_ns().map_or(self.cpu_ns, |used_ns| used_ns.max(self.cpu_ns));
+            account.before_ns += (self.cpu_ns - used_ns).max(0.0);
+            self.cpu_ns = self.cpu_ns.max(used_ns);
         }
     }
 
@@ -182,9 +189,10 @@ impl OwnerShare {
     fn set_group(&mut self, group: Option<Arc<Cgroup>>) {
         self.read_group();
         let cpu_ns = self.cpu_ns;
-        self.left_group = self.group.take().map(|account| (account, cpu_ns)).or(self.left_group.take());
+        let left = self.group.take().filter(|account| group.is_some() || account.is_empty());
+        self.left_group = left.map(|account| (account, cpu_ns)).or(self.left_group.take());
         let Some(group) = group else { return };
-        // The same one, and nothing was counted by its processes meanwhile: it was empty, as between two runs of a service.
+        // The same one that was left empty, as between two runs of a service, and nothing was counted by its processes meanwhile.
         let left = self
             .left_group
             .take()

@@ -87,37 +87,51 @@ fn the_cpu_time_of_a_group_goes_on_when_its_service_is_restarted() {
     uses(36_000);
     let mut owners = Owners::default();
     owners.enter(PYTHONS, Some(Cgroup::made_up(path.clone())), false, 0);
-    let read_s = |owners: &mut Owners| {
+    let read_ms = |owners: &mut Owners| {
         owners.read_clocks(true);
-        owners.share(PYTHONS).unwrap().cpu_ns * 1e-9
+        (owners.share(PYTHONS).unwrap().cpu_ns * 1e-6).round() as u64
     };
     uses(36_005);
-    assert_eq!(read_s(&mut owners), 5.0);
+    assert_eq!(read_ms(&mut owners), 5_000);
     std::fs::remove_dir_all(&path).unwrap();
-    assert_eq!(read_s(&mut owners), 5.0, "what is gone has used no more");
+    assert_eq!(read_ms(&mut owners), 5_000, "what is gone has used no more");
     uses(1);
-    assert_eq!(read_s(&mut owners), 6.0, "no scan came between");
+    assert_eq!(read_ms(&mut owners), 6_000, "no scan came between");
     uses(2);
-    assert_eq!(read_s(&mut owners), 7.0);
+    assert_eq!(read_ms(&mut owners), 7_000);
     // A scan that sees the target without its group, and then with it.
     owners.enter(PYTHONS, None, false, 0);
     std::fs::remove_dir_all(&path).unwrap();
     uses(1);
     owners.enter(PYTHONS, Some(Cgroup::made_up(path.clone())), false, 0);
-    assert_eq!(read_s(&mut owners), 8.0);
+    assert_eq!(read_ms(&mut owners), 8_000);
     // One that was empty for a scan goes on.
     owners.enter(PYTHONS, None, false, 0);
     uses(4);
     owners.enter(PYTHONS, Some(Cgroup::made_up(path.clone())), false, 0);
-    assert_eq!(read_s(&mut owners), 11.0);
+    assert_eq!(read_ms(&mut owners), 11_000);
+    // What was counted while another target had its process does not count.
+    std::fs::write(path.join("cgroup.procs"), "1\n").unwrap();
+    owners.enter(PYTHONS, None, false, 0);
+    uses(64);
+    owners.enter(PYTHONS, Some(Cgroup::made_up(path.clone())), false, 0);
+    assert_eq!(read_ms(&mut owners), 11_000);
+    std::fs::write(path.join("cgroup.procs"), "").unwrap();
     // What was counted by processes meanwhile does not count again.
     owners.enter(PYTHONS, None, false, 0);
     owners.share_mut(PYTHONS).unwrap().cpu_ns += 1e9;
-    uses(5);
+    uses(65);
     owners.enter(PYTHONS, Some(Cgroup::made_up(path.clone())), false, 0);
-    assert_eq!(read_s(&mut owners), 12.0);
-    uses(6);
-    assert_eq!(read_s(&mut owners), 13.0);
+    assert_eq!(read_ms(&mut owners), 12_000);
+    uses(66);
+    assert_eq!(read_ms(&mut owners), 13_000);
+    // Samples of the last moments before a restart stay counted.
+    owners.share_mut(PYTHONS).unwrap().cpu_ns += 2e9;
+    std::fs::remove_dir_all(&path).unwrap();
+    uses(1);
+    assert_eq!(read_ms(&mut owners), 15_000);
+    uses(2);
+    assert_eq!(read_ms(&mut owners), 16_000);
 }
 
 /// A shell that starts another program used none of this one's time, and no time counts twice.
