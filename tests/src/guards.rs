@@ -103,7 +103,7 @@ impl Drop for Running {
 }
 
 /// Kills what a process has started, and leaves itself stopped: so it starts no more, and waits for none of them, whose numbers stay
-/// theirs. Whoever lost its parent could not be found any more.
+/// theirs. A process whose parent has ended could not be found any more.
 fn kill_descendants(pid: Pid) {
     let _ = kill(pid, Signal::SIGSTOP); // it may have ended
     let threads = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();

@@ -158,11 +158,8 @@ fn check_token(network: &Network, headers: &HeaderMap, needs: Needs) -> Result<(
     {
         return Ok(());
     }
-    let detail = if is_for_metrics {
-        "this token is for /metrics alone; send the line of listen.token_file as `Authorization: Bearer TOKEN`"
-    } else {
-        "this is not the token; send the line of listen.token_file as `Authorization: Bearer TOKEN`"
-    };
+    let wrong = if is_for_metrics { "this token is for /metrics alone" } else { "this is not the token" };
+    let detail = format!("{wrong}; send the line of listen.token_file as `Authorization: Bearer TOKEN`");
     Err(Problem::new(StatusCode::UNAUTHORIZED, detail))
 }
 

@@ -174,7 +174,7 @@ fn address_of(network: Option<&TcpListener>) -> Option<SocketAddr> {
 fn spawn(api: Arc<Api>, changes: mpsc::UnboundedReceiver<ListenerChange>) -> Result<JoinHandle<()>> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
-        .max_blocking_threads(api.bounds.renderings + 2) // one looks up who attaches, one reads renewed tokens
+        .max_blocking_threads(api.bounds.renderings + 2) // one more looks up users for `attach`, and one reads renewed tokens
         .thread_name("sweetspot-profile")
         .build()
         .map_err(|error| anyhow!("the interface cannot start ({error}); raise the limit of open files"))?;

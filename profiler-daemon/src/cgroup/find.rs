@@ -7,7 +7,7 @@ use super::text::{mounted, path_in};
 
 /// Where cgroup v2 is mounted, at its own place or beside the hierarchies of version 1.
 pub(crate) fn hierarchy() -> Option<PathBuf> {
-    // Anybody may mount something at a path that is not UTF-8.
+    // Any user may mount a file system at a path that is not UTF-8.
     mounted(&String::from_utf8_lossy(&fs::read("/proc/self/mountinfo").ok()?))
 }
 

@@ -202,8 +202,7 @@ impl Daemon {
     /// Subtracts the CPU time counted for other targets from that of an `everything` with its own sampler, and what their own samplers
     /// have counted from that of the shared sampler.
     pub(super) fn subtract_others_time(&mut self) {
-        let alone = |watched: &Watched| watched.identity.is_everything && watched.has_own_sampler();
-        if self.targets.values().any(alone) {
+        if self.targets.values().any(Watched::is_everything_alone) {
             self.note_shares(); // the machine's time is read at once, too
         }
         let others = || self.targets.values().filter(|watched| !watched.identity.is_everything);
@@ -288,7 +287,7 @@ impl Daemon {
     }
 
     /// No process is sampled twice. The shared sampler leaves out those of targets with samplers of their own; an `everything` with its
-    /// own sampler leaves out those of all targets. So are those of targets that rules for labels drop.
+    /// own sampler leaves out those of all targets. Both leave out those of targets that rules for labels drop.
     pub(super) fn exclude_known(&mut self) {
         let processes_of = |is_one: fn(&Watched) -> bool| {
             let others = self.targets.values().filter(|watched| !watched.identity.is_everything);
@@ -301,8 +300,11 @@ impl Daemon {
             }
             pids
         };
-        let alone = |watched: &Watched| watched.identity.is_everything && watched.has_own_sampler();
-        let of_all = self.targets.values().any(alone).then(|| processes_of(Watched::is_sampled));
+        let of_all = self
+            .targets
+            .values()
+            .any(Watched::is_everything_alone)
+            .then(|| processes_of(Watched::is_sampled));
         let of_own = self.sharing.shared.is_some().then(|| processes_of(Watched::has_own_sampler));
         if let Some(of_all) = of_all {
             let everything = self.targets.values_mut().filter(|watched| watched.identity.is_everything);

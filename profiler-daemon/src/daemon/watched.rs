@@ -254,6 +254,11 @@ impl Watched {
         self.sampled.is_some()
     }
 
+    /// Whether it is the target for all other processes, with its own sampler.
+    pub(crate) fn is_everything_alone(&self) -> bool {
+        self.identity.is_everything && self.has_own_sampler()
+    }
+
     /// Whether its settings equal `usual`, apart from the budget: then it can share a sampler.
     pub(crate) fn is_sampled_like(&self, usual: &SamplingSettings) -> bool {
         let wanted = self.wanted.as_ref().unwrap_or(&self.sampling);

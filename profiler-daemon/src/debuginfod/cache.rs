@@ -11,9 +11,9 @@ use profile_files::AtomicFile;
 /// For so long a file that no server had is not asked for again (elfutils' `cache_miss_s`).
 const MISS_HOLDS: Duration = Duration::from_secs(600);
 
-/// A file that nobody has asked for in this time is removed, unless the folder's own file says another time.
+/// A file that was not used for this time is removed, unless the file below says another time.
 const UNUSED_STAYS: Duration = Duration::from_secs(7 * 86_400);
-/// That file of elfutils' clients: seconds.
+/// A file in the folder with that time in seconds, as elfutils' clients have it.
 const UNUSED_STAYS_FILE: &str = "max_unused_age_s";
 
 /// What is known of a file.
@@ -44,7 +44,7 @@ impl Cache {
         }
         if file.len() > 0 {
             let Ok(file) = File::open(path) else { return CachedFile::Nothing };
-            // Most file systems do not note each reading. Whoever may not say so here removes nothing here either.
+            // Most file systems do not note each reading. A user who may not set this time may not remove the file either.
             let _ = file.set_times(FileTimes::new().set_accessed(SystemTime::now()));
             return CachedFile::File(file);
         }
@@ -52,7 +52,7 @@ impl Cache {
         if age.is_some_and(|age| age < MISS_HOLDS) { CachedFile::Nowhere } else { CachedFile::Nothing }
     }
 
-    /// Removes what nobody has asked for in a week, or the time that the folder's file says; other files in the folder stay.
+    /// Removes files that were not used for [`UNUSED_STAYS`], or for the time in [`UNUSED_STAYS_FILE`]. Other files in the folder stay.
     pub(super) fn remove_unused(&self, now: SystemTime) {
         let written = fs::read_to_string(self.0.join(UNUSED_STAYS_FILE)).ok();
         let stays =

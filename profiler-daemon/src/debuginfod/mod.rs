@@ -44,7 +44,7 @@ struct SharedDebuginfod {
     agent: ureq::Agent,
     /// Those that do not work, by their place among the settings: until when they are left alone, and what was wrong.
     resting: Mutex<FxHashMap<usize, (Instant, String)>>,
-    /// When files that nobody uses were removed from the cache.
+    /// When unused files were last removed from the cache.
     cleaned: Mutex<Option<Instant>>,
 }
 
@@ -104,7 +104,7 @@ impl Servers {
         resting.get(&server).map(|(_, why)| why.clone())
     }
 
-    /// Removes files from the cache that nobody uses, once a day.
+    /// Removes unused files from the cache, once a day.
     fn clean(&self, cache: &Cache, now: Instant) {
         let mut cleaned = self.0.cleaned.lock().unwrap_or_else(PoisonError::into_inner);
         if cleaned.is_none_or(|last| now.duration_since(last) >= CLEAN_EVERY) {

@@ -239,7 +239,7 @@ mod tests {
         assert!(users.waited < 5 * PATIENCE, "{:?}", users.waited);
     }
 
-    /// Whoever cannot say who a user is may know later.
+    /// The directory may answer again later.
     #[test]
     fn a_directory_that_fails_is_asked_again() {
         let mut users = Users { lookup: UserLookup::start(|_| None), ..Users::default() };

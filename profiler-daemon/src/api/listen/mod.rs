@@ -5,10 +5,10 @@ pub(super) mod socket;
 mod tls;
 pub(super) mod token;
 
+use std::fs;
 use std::net::{SocketAddr, TcpListener};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
-use std::{fs, iter};
 
 use anyhow::{Result, anyhow};
 use config::ListenSettings;
@@ -88,8 +88,8 @@ impl Network {
 }
 
 fn versions(settings: &ListenSettings) -> Vec<Option<FileVersion>> {
-    let tokens = iter::once(&settings.token_file).chain([&settings.metrics_token_file]);
-    let files = tokens.chain([&settings.tls_certificate, &settings.tls_key]);
+    let tokens = [&settings.token_file, &settings.metrics_token_file];
+    let files = tokens.into_iter().chain([&settings.tls_certificate, &settings.tls_key]);
     files.map(|file| version(file.as_deref()?)).collect()
 }
 

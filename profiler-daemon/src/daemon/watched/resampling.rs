@@ -55,14 +55,15 @@ impl Watched {
         self.wanted.is_some()
     }
 
-    /// Opens them if so, and closes the old ones once the new ones run. One moment separates the samples that count.
+    /// Opens them if so, and closes the old ones once the new ones run. One moment separates the samples that count. The old ones stay
+    /// if events for the same settings cannot be opened.
     pub(crate) fn resample(&mut self, setup: &Setup, now_ns: u64) -> Option<PendingWindow> {
         let before = std::mem::replace(&mut self.sampling, self.wanted.take()?);
         let mut old = self.sampled.take()?;
         self.open(setup, self.selector(), None, now_ns);
         let new = self.sampled.take();
         if new.is_none() && before == self.sampling {
-            // Better those of before than none: they are asked for again.
+            // The next scan asks for new ones again.
             (self.sampled, self.state, self.reason) = (Some(old), TargetState::Sampled, None);
             return None;
         }

@@ -85,7 +85,7 @@ impl<L: DecisionLog> Engine<L> {
         nobody_known && self.session.group().is_none_or(|group| others_in(group).is_empty())
     }
 
-    /// Whether somebody is in the target's control group.
+    /// Whether a process is in the target's control group, other than this one.
     pub(crate) fn group_has_others(&self) -> bool {
         self.session.group().is_some_and(|group| !others_in(group).is_empty())
     }

@@ -96,7 +96,7 @@ mod tests {
         session.handle(Drained::Record(Record::Fork(task(CHILD, OTHERS)), 0));
         [OTHERS, CHILD].into_iter().for_each(|pid| sample(&mut session, pid));
         assert_eq!((session.counts.samples, session.counts.foreign), (0, 2));
-        // Whoever says what is excluded learns of the child by the next scan.
+        // The service finds the child only in its next scan.
         session.exclude(&FxHashSet::from_iter([OTHERS]));
         sample(&mut session, CHILD);
         assert_eq!((session.counts.samples, session.counts.foreign), (0, 3));

@@ -19,7 +19,7 @@ pub(super) struct Members {
     pub(super) meets_unknown: bool,
     /// Processes of other targets: they do not belong to this one, even where unknown processes do.
     pub(super) excluded: FxHashSet<u32>,
-    /// Those of them that were created by others of them since the last scan of all processes: nobody else knows them yet.
+    /// Children of excluded processes that were created since the last scan: the service does not know their target yet.
     pub(super) born_to_excluded: FxHashSet<u32>,
     /// Names of processes that may have ended before they are met.
     pub(super) names: ProcessNames,
@@ -132,7 +132,7 @@ impl Session {
         self.members.born_to_excluded.insert(pid);
     }
 
-    /// A scan of all processes knows whose the children of excluded processes are; what is excluded from now on says so.
+    /// A scan has found the targets of the children of excluded processes. Which of them are excluded, the next call of [`Self::exclude`] says.
     pub(crate) fn births_are_known(&mut self) {
         self.members.born_to_excluded.clear();
     }

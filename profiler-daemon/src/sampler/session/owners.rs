@@ -67,14 +67,14 @@ struct GroupAccount {
 }
 
 impl GroupAccount {
-    /// For a target that has used `before_ns` so far, nothing of it in what the group uses from now on.
+    /// For a target that has used `before_ns` so far. What the group has used so far does not count.
     fn begin(group: Arc<Cgroup>, before_ns: f64) -> Self {
         let mut account = Self::whole(group, before_ns);
         account.base_ns = account.life_ns().unwrap_or(0);
         account
     }
 
-    /// The same where all that the group has used so far is the target's too.
+    /// For a target that has used `before_ns` so far, in other groups. All that this group has used counts as well.
     fn whole(group: Arc<Cgroup>, before_ns: f64) -> Self {
         let is_ours = group.processes().is_ok_and(|pids| pids.contains(&std::process::id()));
         Self { group, is_ours, base_ns: 0, before_ns, last_ns: before_ns }
