@@ -13,7 +13,7 @@ use crate::{control, guard, interpose, memory, sys};
 const VALUE: usize = 0x5357_4545 << 32;
 /// A redraw enters the kernel, so it waits for so many samples and so long (ns).
 const REDRAW_SAMPLES: u32 = 10;
-const REDRAW_NS: u64 = 100_000_000;
+const REDRAW_NS: u64 = 25_000_000;
 /// A mean that differs by less than this part is the same.
 const SAME: u64 = 50;
 /// No more is asked for (bytes), whatever stands in the memory.

@@ -93,7 +93,7 @@ impl Event {
     }
 
     fn tick(&mut self, mut handle: impl FnMut(u64, u64)) {
-        self.now_ns += self.dither.step_ns();
+        self.now_ns += self.dither.step_ns(self.now_ns);
         while self.next_sample_ns < self.now_ns {
             self.unread.push_back(self.next_sample_ns);
             self.next_sample_ns += self.period_ns;

@@ -154,7 +154,7 @@ impl Recorder {
             timeline: PeriodTimeline::new(0, period_ns),
             next_ns: period_ns,
             period_ns,
-            tick_ns: dither.step_ns(),
+            tick_ns: dither.step_ns(0),
             dither,
             at: 0,
             windows: vec![WindowSums::default(); ends_ms.len()],
@@ -196,7 +196,7 @@ impl Recorder {
             self.timeline.set(self.tick_ns, self.period_ns, self.mean_ns);
             self.next_ns = self.tick_ns + self.period_ns;
         }
-        self.tick_ns += self.dither.step_ns();
+        self.tick_ns += self.dither.step_ns(self.tick_ns);
     }
 
     fn finish(self) -> Run {

@@ -2,11 +2,11 @@
 
 use std::{iter, thread};
 
-use profiler_core::rate::anytime::first_steps_ns;
 use profiler_core::rate::evaluation::{TOP, Workload};
 use profiler_core::rate::model::{Criterion, Law, function_weight, spread};
 use profiler_core::rate::{
-    Cost, CostModel, Dither, RateController, RateSettings, Reading, ThreadVisits, TopShares, variance_ratio,
+    Cost, CostModel, Dither, RateController, RateSettings, Reading, ThreadVisits, TopShares, usual_step_ns,
+    variance_ratio,
 };
 
 mod rounds;
@@ -28,8 +28,6 @@ const VISIT_S: [f64; 3] = [0.0, 3e-3, 50e-3];
 /// The length of rounds varies at random by up to this factor: for a fixed length, some rate happens to avoid all resonances, but
 /// it can be chosen only by knowing the length.
 const ROUND_SPREAD: f64 = 1.5;
-/// A tick of the controller (ns).
-const TICK_NS: u64 = 100_000_000;
 
 /// In which order a program runs its functions.
 #[derive(Clone, Debug)]
@@ -248,7 +246,7 @@ impl Program {
         let (mut sampled, mut now_ns, mut cpu_ns) = (Sampled::default(), 0, 0);
         let end_ns = (self.cpu_s * 1e9) as u64;
         while cpu_ns < end_ns {
-            now_ns += first_steps_ns(now_ns).min(TICK_NS);
+            now_ns += usual_step_ns(now_ns);
             let step_ns = self.cpu_ns(now_ns).min(end_ns) - cpu_ns;
             let counts = walk.step(cpu_ns, step_ns, decision.rate_hz, &mut visits);
             cpu_ns += step_ns;

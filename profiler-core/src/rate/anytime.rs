@@ -29,20 +29,12 @@
 
 use std::ops::Range;
 
+use super::dither::usual_step_ns;
+
 /// 3^(−1/3): k over c.
 const K: f64 = 0.693_361_274_350_634_6;
-/// Assumed length of the first step (CPU-seconds). A later one is assumed to be as long as the time so far, up to a
-/// usual step.
-const FIRST_STEP_S: f64 = 0.025;
-/// A usual step, for each busy CPU (CPU-seconds).
-const STEP_S: f64 = 0.1;
 /// Largest factor by which missing samples raise the rate; its inverse for surplus samples.
 const MOST_OWED: f64 = 2.0;
-
-/// How long a step lasts at most that begins `elapsed_ns` after the run did: at first the rate falls quickly.
-pub fn first_steps_ns(elapsed_ns: u64) -> u64 {
-    elapsed_ns.max((FIRST_STEP_S * 1e9) as u64)
-}
 
 /// Mean of t^(−1/3) over a range (CPU-seconds), which starts at 0 or later and has a length.
 fn mean_inverse_root(range: &Range<f64>) -> f64 {
@@ -86,8 +78,9 @@ impl AnytimeSchedule {
 
     /// The step to come (CPU time since the start, s).
     fn step(&self) -> Range<f64> {
-        let usual_s = STEP_S * self.busy_cpus.max(1.0);
-        self.cpu_s..self.cpu_s + self.cpu_s.clamp(FIRST_STEP_S, usual_s)
+        let busy_cpus = self.busy_cpus.max(1.0);
+        let step_ns = usual_step_ns((self.cpu_s / busy_cpus * 1e9) as u64);
+        self.cpu_s..self.cpu_s + busy_cpus * step_ns as f64 * 1e-9
     }
 
     /// The horizon that stands for the step to come (CPU-seconds).

@@ -3,7 +3,7 @@
 mod deciding;
 
 use super::account::{Account, TARGET_FLOOR_CPUS};
-use super::anytime::{AnytimeSchedule, first_steps_ns};
+use super::anytime::AnytimeSchedule;
 use super::bucket::{TRICKLE, TokenBucket};
 use super::budget_grant::Grant;
 use super::cost::CostModel;
@@ -547,12 +547,6 @@ impl RateController {
     /// What a sample costs at present.
     pub fn cost(&self) -> SampleCost {
         self.meter.cost()
-    }
-
-    /// How long the next step lasts at most, `elapsed_ns` after the first one began: the anytime law falls
-    /// quickly at first.
-    pub fn longest_step_ns(&self, elapsed_ns: u64) -> u64 {
-        self.schedule.map_or(u64::MAX, |_| first_steps_ns(elapsed_ns))
     }
 
     /// Samples that the law asks for at the CPU time so far: without a horizon the anytime law, else the horizon's rate.

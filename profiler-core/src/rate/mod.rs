@@ -70,7 +70,7 @@ pub use clocks::{ClockBook, ClockSlot, Hit};
 pub use controller::RateController;
 pub use cost::{Cost, CostModel};
 pub use decision::{DecidedCost, Decision, LawInForce, LawTerms, RateCaps, RateReason, SoFar};
-pub use dither::Dither;
+pub use dither::{Dither, usual_step_ns};
 pub use fleet::{NotBelieved, Replicas, Usage};
 pub use host::HostBudget;
 pub use interrupts::interrupt_cost;

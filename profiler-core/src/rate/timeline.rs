@@ -13,10 +13,10 @@
 use std::collections::VecDeque;
 
 use super::Dither;
-use super::dither::{REDRAW_NS, REDRAW_SAMPLES};
+use super::dither::REDRAW_SAMPLES;
 
-/// Shortest time between two settings of an event (ns): the shortest step less the jitter of its end.
-const MIN_SPAN_NS: u64 = 80_000_000;
+/// Shortest time between two settings of an event, relative to a usual step: the shortest one less the jitter of its end.
+const MIN_SPAN: f64 = 0.8;
 /// A wanted period longer by this factor is set at once: the budget is at stake. One that much shorter is set
 /// even if no sample came: it would be long in coming.
 const MUCH: u64 = 3;
@@ -86,8 +86,8 @@ impl PeriodTimeline {
 
     /// Whether to set the event to a period drawn around `mean_period_ns` now.
     ///
-    /// A redraw waits for 100 ms and ten samples; a change of rate for 100 ms and four, if that many come in
-    /// a step: a task that runs for less than a period between settings would never be sampled. Where samples
+    /// A redraw waits for a step and ten samples; a change of rate for a step and four, if that many come in
+    /// one: a task that runs for less than a period between settings would never be sampled. Where samples
     /// are rarer than steps it also waits for a random part of the time between samples, because a setting
     /// right after a sample discards less than half a period.
     pub fn due(&mut self, now_ns: u64, mean_period_ns: u64, dither: &mut Dither) -> bool {
@@ -97,14 +97,15 @@ impl PeriodTimeline {
             return self.due_after(elapsed, now_ns, mean_period_ns, dither);
         }
         let urgent = mean_period_ns / MUCH > self.mean_ns && self.fresh >= CHANGE_SAMPLES;
-        if elapsed < MIN_SPAN_NS && !urgent {
+        let step_ns = dither.usual_step_ns() as f64;
+        if (elapsed as f64) < MIN_SPAN * step_ns && !urgent {
             return false;
         }
         if self.fresh == 0 {
             return mean_period_ns.saturating_mul(MUCH) < self.latest().period_ns;
         }
         let gap_ns = self.last_sample_ns.saturating_sub(set_ns) / u64::from(self.fresh);
-        let frequent = gap_ns as f64 * MIXED <= REDRAW_NS;
+        let frequent = gap_ns as f64 * MIXED <= step_ns;
         let changed = self.is_change(mean_period_ns);
         if self.fresh < if changed && frequent { CHANGE_SAMPLES } else { REDRAW_SAMPLES } {
             return false;
@@ -121,10 +122,11 @@ impl PeriodTimeline {
         let period_ns = self.latest().period_ns;
         let much = mean_period_ns / MUCH > self.mean_ns || self.mean_ns / MUCH > mean_period_ns;
         let least = if self.is_change(mean_period_ns) { CHANGE_SAMPLES } else { REDRAW_SAMPLES };
-        if !much && (elapsed_ns < MIN_SPAN_NS || elapsed_ns / period_ns < u64::from(least)) {
+        let step_ns = dither.usual_step_ns() as f64;
+        if !much && ((elapsed_ns as f64) < MIN_SPAN * step_ns || elapsed_ns / period_ns < u64::from(least)) {
             return false;
         }
-        let frequent = period_ns as f64 * MIXED <= REDRAW_NS;
+        let frequent = period_ns as f64 * MIXED <= step_ns;
         much || frequent || now_ns >= *self.due_at_ns.get_or_insert_with(|| now_ns + dither.delay(period_ns))
     }
 

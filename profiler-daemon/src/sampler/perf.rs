@@ -363,8 +363,8 @@ impl Source for PerfSampler {
         self.settings.period_ns = period_ns;
     }
 
-    fn draw_step_ns(&mut self) -> u64 {
-        self.dither.step_ns()
+    fn draw_step_ns(&mut self, elapsed_ns: u64) -> u64 {
+        self.dither.step_ns(elapsed_ns)
     }
 
     fn drain(&mut self, until_ns: u64, handle: &mut dyn FnMut(Drained<'_>)) {

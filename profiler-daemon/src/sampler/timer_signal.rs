@@ -236,8 +236,8 @@ impl Source for TimerSampler {
         self.shared.publish(|settings| settings.period_ns = period_ns);
     }
 
-    fn draw_step_ns(&mut self) -> u64 {
-        self.dither.step_ns()
+    fn draw_step_ns(&mut self, elapsed_ns: u64) -> u64 {
+        self.dither.step_ns(elapsed_ns)
     }
 
     fn take_handler_times(&mut self) -> Vec<HandlerTime> {

@@ -38,7 +38,7 @@ fn sample(task: &Task, cpu_s: f64, seed: u64, mean_at: impl Fn(u64) -> u64) -> (
             left += period as f64;
         }
         if now >= tick {
-            tick += dither.step_ns();
+            tick += dither.step_ns(now);
             while unread.front().is_some_and(|at| *at + TICK_NS <= now) {
                 weight += timeline.weight(unread.pop_front().unwrap()) as f64;
                 samples += 1;
@@ -193,7 +193,7 @@ fn a_clock_that_runs_on_is_redrawn_without_samples() {
                     timeline.set(look_ns, period_ns, MEAN_NS);
                     expiry_ns = look_ns + period_ns;
                 }
-                look_ns += dither.step_ns();
+                look_ns += dither.step_ns(look_ns);
                 continue;
             }
             if expiry_ns % 1_000_000 < busy_ns {
@@ -232,7 +232,7 @@ fn programs_in_step_with_the_tick_are_sampled_as_any_other() {
                         timeline.set(look_ns, period_ns, GRID_NS);
                         expiry_ns = look_ns + period_ns;
                     }
-                    look_ns += dither.step_ns();
+                    look_ns += dither.step_ns(look_ns);
                     continue;
                 }
                 let place_ns = expiry_ns % GRID_NS;

@@ -9,6 +9,9 @@ const POOL_FREEDOM: f64 = 8.0;
 const VISITS_PER_SAMPLE: f64 = 2.0;
 /// A run of fewer visits does not show how long they are, and so nothing of another run.
 const FEWEST_VISITS: f64 = 32.0;
+/// Nor does one in which functions come and go in fewer windows, all functions together: that may be one visit after another, and a
+/// short one so far.
+const FEWEST_APPEARANCES: f64 = 10.0;
 /// A program is regular that scatters by less than the first more than independent samples do, and none that does by the second.
 const REGULAR: (f64, f64) = (3.0, 5.0);
 /// Functions are of different kinds: their inflation in common is worth so much of the freedom it would have.
@@ -96,6 +99,23 @@ impl PooledProfile {
         if own.is_finite() && variance_ns2 > 0.0 { own.min(self.effective) } else { self.effective }
     }
 
+    /// In how many windows a function was seen, or where it was nearly always seen: was not; windows with little of it count for less
+    /// (Kish).
+    fn appearances(&self, seen: &SeenFunction) -> f64 {
+        let (mut sum, mut squares, mut product) = (0.0, 0.0, 0.0);
+        for (place, weight_ns) in &seen.parts {
+            sum += weight_ns;
+            squares += weight_ns * weight_ns;
+            product += weight_ns * self.windows[*place].weight_ns;
+        }
+        if seen.share > 0.5 {
+            let all: f64 = self.windows.iter().map(|window| window.weight_ns * window.weight_ns).sum();
+            sum = self.weight_ns - sum;
+            squares += all - 2.0 * product;
+        }
+        if sum > 0.0 && squares > 0.0 { sum * sum / squares } else { 0.0 }
+    }
+
     /// The variance of a function's share if samples were independent.
     fn binomial(&self, seen: &SeenFunction) -> f64 {
         seen.share * (1.0 - seen.share) / self.knows(seen)
@@ -138,7 +158,11 @@ impl Pool {
         let comparisons = (1.0 / concentration - 1.0).max(1.0) * batches.most().saturating_sub(1) as f64;
         let visits = VISITS_PER_SAMPLE * profile.effective / inflation;
         let functions = profile.seen.iter().filter(|seen| seen.share > 0.0).count();
-        let is_long = batches.most() > 0 && functions > 1 && visits >= FEWEST_VISITS;
+        let appearances: f64 = profile.seen.iter().map(|seen| profile.appearances(seen)).sum();
+        let is_long = batches.most() > 0
+            && functions > 1
+            && visits >= FEWEST_VISITS
+            && appearances >= FEWEST_APPEARANCES;
         Pool {
             inflation,
             freedom: (COMMON * comparisons.min(visits)).max(1.0),

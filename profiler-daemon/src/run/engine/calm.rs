@@ -85,7 +85,7 @@ impl<L: DecisionLog> Engine<L> {
 /// How many steps the step after a calm one stands for: those before it would redraw no period, and even the most expensive samples
 /// meanwhile spend little.
 fn steps_at_once(period_ns: u64, has_room: impl Fn(u64) -> bool) -> u64 {
-    let until_redraw = Dither::redraw_ns(period_ns) / Dither::redraw_ns(0);
+    let until_redraw = Dither::steps_to_redraw(period_ns);
     [4, 2].into_iter().find(|&steps| steps <= until_redraw && has_room(steps)).unwrap_or(1)
 }
 

@@ -124,8 +124,7 @@ impl<L: DecisionLog> Engine<L> {
 
     /// How long until the next step (ns).
     pub(super) fn next_pause_ns(&mut self) -> u64 {
-        let step_ns =
-            self.sampler.draw_step_ns().min(self.controller.longest_step_ns(self.session.elapsed_ns()));
+        let step_ns = self.sampler.draw_step_ns(self.session.elapsed_ns());
         let Some(rest) = &mut self.pace.resting else { return step_ns };
         let counts = &self.session.counts;
         let seen = counts.samples + counts.foreign + counts.side_records.own + counts.side_records.forks;
