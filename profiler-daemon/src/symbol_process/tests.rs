@@ -7,8 +7,9 @@ use std::time::{Duration, Instant};
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use symbolizer::NoDebugFiles;
+use symbolizer::{NoDebugFiles, Object};
 
+use super::message::MOST_ADDRESSES;
 use super::*;
 use crate::sys::confine::confine;
 use crate::sys::{family, procfs};
