@@ -184,3 +184,14 @@ impl Drop for Deaf {
         let _ = self.0.thread_unblock(); // fails of a wrong number alone
     }
 }
+
+/// Leaves the test where the daemon cannot sample, and says so.
+#[macro_export]
+macro_rules! privileged {
+    () => {
+        if !$crate::guards::is_root() {
+            eprintln!("skipped: the daemon samples other users' processes, which needs root");
+            return Ok(());
+        }
+    };
+}

@@ -2,7 +2,6 @@
 
 use std::{iter, thread};
 
-use profiler_core::rate::evaluation::{TOP, Workload};
 use profiler_core::rate::model::{Criterion, Law, function_weight, spread};
 use profiler_core::rate::{
     Cost, CostModel, Dither, RateController, RateSettings, Reading, ThreadVisits, TopShares, usual_step_ns,
@@ -13,6 +12,8 @@ mod rounds;
 
 use rounds::Rounds;
 
+/// Functions whose errors are summed up: the largest.
+const TOP: usize = 4;
 /// Share shapes: one function above all, halves, ten equal ones, many small ones.
 pub const SHAPES: [&str; 4] = ["one large", "halves", "even", "many small"];
 /// Shapes that leave next to nothing to choose from, or far too much.
@@ -55,9 +56,7 @@ pub struct Program {
     pub overhead_s: f64,
     /// In which order its functions run.
     pub course: Course,
-    /// The largest functions, each as a program to be judged, …
-    judged: Vec<Workload>,
-    /// … and which they are.
+    /// The functions that are judged: the largest.
     largest: Vec<usize>,
     rounds: Option<Rounds>,
     least: f64,
@@ -131,6 +130,18 @@ fn shares(shape: &str) -> Vec<f64> {
     sizes.into_iter().map(|size| size / all).collect()
 }
 
+/// The expected error of the CPU seconds of a function of share `p` of `cpu_s`, relative to the true ones (Stoker, eq. 5.1).
+///
+/// It is normal. `charged_ratio`, the CPU time that sampling left in the figures over that of the program, is its bias. Samples weigh
+/// their periods, so a stretch dt at rate λ adds p(1−p)·dt/λ to the variance; `mean_period_s` is the mean of 1/λ over the CPU time (s).
+/// Infinite where there are no samples.
+fn expected_error(p: f64, cpu_s: f64, charged_ratio: f64, mean_period_s: f64) -> f64 {
+    if !(charged_ratio.is_finite() && mean_period_s.is_finite() && mean_period_s > 0.0) {
+        return f64::INFINITY;
+    }
+    Criterion::MeanAbsolute.error(charged_ratio, ((1.0 - p) / p * mean_period_s / cpu_s).sqrt())
+}
+
 impl Program {
     /// One CPU-second, at no cost.
     fn new(shape: &'static str, course: &Course) -> Self {
@@ -146,14 +157,12 @@ impl Program {
             )),
             _ => None,
         };
-        let (course, judged) = (course.clone(), Vec::new());
-        Program { shape, shares, cpu_s: 1.0, overhead_s: 0.0, course, judged, largest, rounds, least: 1.0 }
+        let course = course.clone();
+        Program { shape, shares, cpu_s: 1.0, overhead_s: 0.0, course, largest, rounds, least: 1.0 }
     }
 
     /// The same program for a run of this length (s of CPU time) at this cost of a sample (s).
     fn lasting(mut self, cpu_s: f64, overhead_s: f64) -> Self {
-        let judged = |at: &usize| Workload::new(&[self.shares[*at]], cpu_s).expect("the share of a function");
-        self.judged = self.largest.iter().map(judged).collect();
         (self.cpu_s, self.overhead_s) = (cpu_s, overhead_s);
         self.least = self.least();
         self
@@ -190,11 +199,12 @@ impl Program {
     /// The same of seconds from which the cost was taken out, when it was believed to be `1 + off` times the true one.
     pub fn compensated_loss(&self, sampled: Sampled, off: f64) -> f64 {
         let share = |at: usize| self.shares[self.largest[at]];
-        let errors = self.judged.iter().zip(sampled.mean_period_s).enumerate();
-        let error = |(at, (one, period_s)): (usize, (&Workload, f64))| {
-            function_weight(share(at), share(0)) * one.error(sampled.overhead_ratio * off, period_s)
+        let error = |(at, period_s): (usize, f64)| {
+            let one = expected_error(share(at), self.cpu_s, sampled.overhead_ratio * off, period_s);
+            function_weight(share(at), share(0)) * one
         };
-        errors.map(error).sum::<f64>() / self.least
+        sampled.mean_period_s.into_iter().take(self.largest.len()).enumerate().map(error).sum::<f64>()
+            / self.least
     }
 
     /// Sampled at one rate from start to end (samples per CPU-second).
@@ -461,4 +471,37 @@ pub fn compensated(programs: &[Program], off: f64, at_its_own_rate: bool, budget
         })
     });
     score(runs)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SHARES: [f64; 6] = [0.35, 0.25, 0.15, 0.1, 0.1, 0.05];
+
+    #[test]
+    fn the_expected_error_is_that_of_simulated_profiles() {
+        let (rate_hz, cpu_s, overhead_s) = (400.0, 20.0, 30e-6);
+        let mut rng = fastrand::Rng::with_seed(11);
+        let (n, runs, mut sum) = (8_000u32, 400, 0.0);
+        for _ in 0..runs {
+            let mut counts = [0u32; SHARES.len()];
+            for _ in 0..n {
+                let mut pick = rng.f64();
+                let hit = SHARES.iter().position(|p| {
+                    pick -= p;
+                    pick < 0.0
+                });
+                counts[hit.unwrap_or(0)] += 1;
+            }
+            let run_s = cpu_s + f64::from(n) * overhead_s;
+            let error =
+                |i: usize| (f64::from(counts[i]) / f64::from(n) * run_s / (SHARES[i] * cpu_s) - 1.0).abs();
+            sum += (0..TOP).map(error).sum::<f64>();
+        }
+        let one = |p: &f64| expected_error(*p, cpu_s, rate_hz * overhead_s, 1.0 / rate_hz);
+        let expected: f64 = SHARES[..TOP].iter().map(one).sum();
+        let simulated = sum / f64::from(runs);
+        assert!((simulated / expected - 1.0).abs() < 0.05, "{simulated} {expected}");
+    }
 }

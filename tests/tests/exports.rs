@@ -20,18 +20,9 @@ use tempfile::TempDir;
 use tests::addresses::{Reserved, listen_at};
 use tests::daemon::Daemon;
 use tests::guards::Running;
+use tests::privileged;
 use tests::programs::{copy_program, program};
 use tests::run::{start, wait_until, wait_until_told};
-
-/// Leaves the test where the daemon cannot sample.
-macro_rules! privileged {
-    () => {
-        if !nix::unistd::geteuid().is_root() {
-            eprintln!("skipped: the daemon samples other users' processes, which needs root");
-            return Ok(());
-        }
-    };
-}
 
 /// What a backend does with a request that it has read.
 #[derive(Clone, Copy)]

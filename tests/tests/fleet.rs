@@ -17,6 +17,7 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 use tests::daemon::Daemon;
 use tests::guards::Running;
+use tests::privileged;
 use tests::programs::{copy_program, program};
 use tests::run::start;
 
@@ -24,16 +25,6 @@ use tests::run::start;
 const PATIENCE: Duration = Duration::from_secs(120);
 /// What each service is said to use on all hosts (CPUs).
 const FLEET_CPUS: f64 = 100.0;
-
-/// Leaves the test where the daemon cannot sample.
-macro_rules! privileged {
-    () => {
-        if !nix::unistd::geteuid().is_root() {
-            eprintln!("skipped: the daemon samples other users' processes, which needs root");
-            return Ok(());
-        }
-    };
-}
 
 /// A Prometheus at an address of this machine. Its thread ends with the test's process.
 struct Prometheus {

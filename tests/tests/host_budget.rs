@@ -2,8 +2,8 @@
 
 use std::io::Write;
 
+use profiler_core::rate::budget_division::{Demand, divide};
 use profiler_core::rate::model::spread;
-use profiler_core::rate::share::{Demand, share};
 use tests::sim::{
     Fleet, FleetOutcome, Member, Phase, Scenario, Service, ServiceOutcome, run, run_fleet, run_service,
 };
@@ -263,7 +263,7 @@ fn a_rate_that_targets_share_is_nearly_as_good_as_one_for_each() {
             let sharing = Sharing::of(targets, seed);
             let scenario = sharing.scenario(0.05);
             let demands = sharing.demands(&scenario, slowdown_ratio);
-            let best = share(&demands, f64::MAX);
+            let best = divide(&demands, f64::MAX);
             let outcome = run(&scenario, seed, |_| ());
             let running = demands.iter().filter(|demand| demand.busy_cpus >= 0.01);
             let dearest_hz =

@@ -13,18 +13,9 @@ use serde_json::Value;
 use tests::attempts::attempts;
 use tests::daemon::Daemon;
 use tests::guards::Running;
+use tests::privileged;
 use tests::programs::{find_in_path, program};
 use tests::run::{Ended, Sweetspot, run, start, wait_until_told};
-
-/// Leaves the test where the daemon cannot sample.
-macro_rules! privileged {
-    () => {
-        if !nix::unistd::geteuid().is_root() {
-            eprintln!("skipped: the daemon samples other users' processes, which needs root");
-            return Ok(());
-        }
-    };
-}
 
 /// A program of known functions that is busy, and a daemon that samples it.
 struct Watched {
@@ -240,6 +231,7 @@ fn the_exit_status_says_what_went_wrong() -> Result<()> {
         (&["profile", "--from", "now"], 2, "--from is not before"),
         (&["profile", "--from", "-40d"], 2, "at most 31 days"),
         (&["profile", "--duration", "2h"], 2, "1s to 1h"),
+        (&["profile", "--duration", "1h", "--target", "bussy"], 1, "no target is called bussy"),
         (&["attach", &pid], 2, "--duration"),
         (&["attach", &pid, "--duration", "2h"], 2, "at most 1h"),
         (&["attach", "--name", "(", "--duration", "1s"], 2, "process: "),

@@ -6,6 +6,7 @@ use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
 use config::DaemonSettings;
+use profile_files::FORMATS;
 use serde_json::Value;
 use tempfile::TempDir;
 use tests::run::{Ended, run, sweetspot};
@@ -163,11 +164,16 @@ fn a_range_is_written_in_every_format() -> Result<()> {
     let kept = kept()?;
     let out = TempDir::new()?;
     let file = |name: &str| out.path().join(name).to_string_lossy().into_owned();
-    let files = ["a.pb.gz", "a.folded", "a.svg", "a.speedscope.json"].map(file);
+    let written = FORMATS.into_iter().filter(|format| format.readers.is_some());
+    let mut files = ["a.pb.gz", "a.folded", "a.svg", "a.speedscope.json"].map(file).to_vec();
+    files.extend(written.map(|format| file(&format!("b.{format}"))));
     let mut words = vec!["--from", "2026-11-16T09:00Z", "--to", "2026-11-16T09:20Z"];
     files.iter().for_each(|file| words.extend(["-o", file]));
     let ended = report(kept.path(), &words)?.expect_status(0)?;
     ensure!(ended.stdout.is_empty(), "{ended:?}");
+    for path in &files {
+        ensure!(fs::metadata(path)?.len() > 0, "{path} is empty");
+    }
     let again = typed(&["report", &files[0], "--format", "folded"])?.expect_status(0)?;
     ensure!(again.stdout == "db;work 16000000\nweb;work 16000000\n", "{again:?}");
     ensure!(again.stdout == fs::read_to_string(&files[1])?);

@@ -65,7 +65,10 @@ fn what_is_printed_is_text_and_every_format_can_be_written() {
             format.write(&profile, View::default(), &mut out).unwrap();
             let text = String::from_utf8(out);
             if format.is_printed {
-                assert!(text.unwrap().chars().all(|c| c == '\n' || !c.is_control()), "{format}");
+                assert!(
+                    text.unwrap().chars().all(|c| ['\n', '\t'].contains(&c) || !c.is_control()),
+                    "{format}"
+                );
             }
         }
     }

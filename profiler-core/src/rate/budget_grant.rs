@@ -1,11 +1,11 @@
 //! A controller under a changing budget: its target's part of the host's budget.
 
+use super::budget_division::Demand;
 use super::controller::{ONE_CPU, SETTLED};
 use super::fleet::Replicas;
 use super::limit::Limit;
 use super::rate_target::horizon_s;
 use super::sample_cost::OWN_COST_FLOOR_CPUS;
-use super::share::Demand;
 use super::{RateController, RateSettings};
 
 /// The least that may be granted: what is left then is the lowest rate.
@@ -148,7 +148,7 @@ impl RateController {
 
 #[cfg(test)]
 mod tests {
-    use super::super::share::share;
+    use super::super::budget_division::divide;
     use super::super::{CostModel, Reading, TopShares};
     use super::*;
 
@@ -177,7 +177,8 @@ mod tests {
         fn rates_hz(&mut self, steps: u64, busy_cpus: f64) -> Vec<f64> {
             let mut step = |number: u64| {
                 if number.is_multiple_of(10) {
-                    self.controller.grant(share(&[self.controller.demand(1.0)], 0.001_5).of[0].granted_ratio);
+                    self.controller
+                        .grant(divide(&[self.controller.demand(1.0)], 0.001_5).of[0].granted_ratio);
                 }
                 self.due += self.controller.rate_hz() * busy_cpus * STEP_NS as f64 * 1e-9;
                 let samples = self.due as u64;

@@ -11,6 +11,7 @@ use super::current_load::CurrentLoad;
 use super::decision::{Decision, RateReason};
 use super::fixed_overhead::FixedOverhead;
 use super::fleet::Replicas;
+use super::function_shares::{ShareMemory, TopShares};
 use super::limit::{Limit, OPEN};
 use super::meter::{OverheadMeter, Spend};
 use super::model::{BoundBy, Law, Threads};
@@ -18,7 +19,6 @@ use super::prices::{FieldFigures, HandlerTime};
 use super::rate_target::{BUDGET_MARGIN, BudgetLoad, Circumstances, RateTarget, horizon_s, threads_held_up};
 use super::sample_cost::{OWN_COST_FLOOR_CPUS, SampleCost};
 use super::set_up::SetUp;
-use super::shares::{ShareMemory, TopShares};
 use super::visits::ratio_at_optimum;
 use super::{RateSettings, Reading};
 
@@ -328,12 +328,13 @@ impl RateController {
             return RateReason::Hold;
         }
         (self.retuning.retuned_ns, self.retuning.noted_hz) = (at_ns, self.retuning.rate_hz);
+        self.count_retune()
+    }
+
+    fn count_retune(&mut self) -> RateReason {
         self.retuning.retunes = self.retuning.retunes.saturating_add(1);
-        if std::mem::take(&mut self.retuning.phase_changed) {
-            RateReason::PhaseChange
-        } else {
-            RateReason::Retune
-        }
+        let is_another_phase = std::mem::take(&mut self.retuning.phase_changed);
+        if is_another_phase { RateReason::PhaseChange } else { RateReason::Retune }
     }
 
     /// Moves the rate towards the law's, if it is time, there is evidence, and it is worth it.
@@ -359,12 +360,7 @@ impl RateController {
         }
         self.move_to(target_hz, distance, over_budget);
         (self.retuning.retuned_ns, self.retuning.samples_since, self.retuning.cpu_since_ns) = (at_ns, 0, 0);
-        self.retuning.retunes = self.retuning.retunes.saturating_add(1);
-        if std::mem::take(&mut self.retuning.phase_changed) {
-            RateReason::PhaseChange
-        } else {
-            RateReason::Retune
-        }
+        self.count_retune()
     }
 
     fn move_to(&mut self, target_hz: f64, distance: f64, over_budget: bool) {

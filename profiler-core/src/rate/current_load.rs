@@ -3,11 +3,11 @@
 
 use super::Reading;
 use super::account::TARGET_FLOOR_CPUS;
+use super::budget_division::AGES;
 use super::load::{Expected, RecentLoad};
 use super::meter::{OverheadMeter, Spend};
 use super::non_target::NonTargetLoad;
 use super::sample_cost::OWN_COST_FLOOR_CPUS;
-use super::share::AGES;
 
 /// Samples that a step needs for a mean cost of its own.
 const COST_SAMPLES: u64 = 5;

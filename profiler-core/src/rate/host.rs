@@ -3,9 +3,9 @@
 //! The budget is kept over any ten seconds: what a target overspends in the step in which its load rises is
 //! taken back within the same ten seconds.
 
+use super::budget_division::{AGES, Demand, Division, divide};
 use super::last_ten_seconds::{MERGE_NS, TEN_SECONDS_NS};
 use super::set_up::SetUp;
-use super::share::{AGES, Demand, Shares, share};
 use super::spending::{Spending, SpendingSpan};
 
 const SECOND_NS: f64 = 1e9;
@@ -134,14 +134,14 @@ impl HostBudget {
         housekeeping_cpus: f64,
         demands: &[Demand],
         granted: &[f64],
-    ) -> Option<Shares> {
+    ) -> Option<Division> {
         let left_cpus = self.left_cpus(housekeeping_cpus.max(0.0), demands, granted);
         let calm = self.shared_ns.is_some_and(|shared_ns| at_ns < shared_ns.saturating_add(CALM_NS));
         if calm && demands.len() == granted.len() && would_spend(demands, granted) <= SLACK * left_cpus {
             return None;
         }
         self.shared_ns = Some(at_ns);
-        let mut shares = share(demands, left_cpus);
+        let mut shares = divide(demands, left_cpus);
         self.short_since_ns = shares.is_short.then(|| self.short_since_ns.unwrap_or(at_ns));
         let steady: Vec<f64> =
             shares.of.iter().zip(granted).map(|(new, old)| steadied(new.granted_ratio, *old)).collect();

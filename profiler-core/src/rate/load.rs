@@ -6,8 +6,8 @@
 
 use std::collections::VecDeque;
 
+use super::budget_division::AGES;
 use super::last_ten_seconds::{LastTenSeconds, SpanFigures, TEN_SECONDS_NS};
-use super::share::AGES;
 
 const SECOND_NS: f64 = 1e9;
 /// For how many seconds ten-second maxima are remembered, and how many of the newest are ignored: a load that has just

@@ -21,13 +21,13 @@
 use super::activity::{Activity, Figure, SEEN_NS};
 use super::cost::{Cost, CostModel};
 use super::fleet::Replicas;
+use super::function_shares::PRIOR_SPREAD;
 use super::model::{BoundBy, Caps};
 use super::own_cost::{Own, OwnCostPrior};
 use super::prices::Prices;
 use super::rate_target::{BUDGET_MARGIN, BudgetLoad, Circumstances, RateTarget, threads_held_up};
 use super::sample_cost::{OWN_COST_FLOOR_CPUS, PerSample, SampleCost};
 use super::settings::RateSettings;
-use super::shares::PRIOR_SPREAD;
 use crate::attach::{AttachChoice, AttachMode, GROUP_SWITCH, Observed};
 use crate::stats::characterise::Parameters;
 

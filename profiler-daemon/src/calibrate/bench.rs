@@ -17,9 +17,9 @@ use crate::explain;
 use crate::objects::Symbols;
 use crate::sampler::access::Access;
 use crate::sampler::handler_tracer::HandlerTracer;
-use crate::sampler::perf::{Attachment, ClockSettings, PerfSampler};
+use crate::sampler::perf::PerfSampler;
 use crate::sampler::session::{Counts, Session};
-use crate::sampler::source::Source;
+use crate::sampler::source::{Attachment, ClockSettings, Source};
 use crate::sys::affinity::stay_on;
 use crate::sys::{clock, procfs};
 

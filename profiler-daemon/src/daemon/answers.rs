@@ -48,7 +48,7 @@ impl Daemon {
         }
     }
 
-    fn named(&self, name: &str) -> Option<TargetId> {
+    pub(super) fn named(&self, name: &str) -> Option<TargetId> {
         self.targets.iter().find(|(_, watched)| watched.identity.name == name).map(|(id, _)| *id)
     }
 

@@ -24,7 +24,17 @@ impl Daemon {
         reply: ReplySender<Result<(), CommandRefused>>,
         asked_ns: u64,
     ) {
+        if let Some(name) = flush.targets.iter().find(|name| flush.is_begin && !self.may_be_called(name)) {
+            drop(reply.send(Err(CommandRefused::Unknown(name.clone()))));
+            return;
+        }
         self.profiles.waiting.push(FlushWaiter::new(flush, asked_ns, reply));
+    }
+
+    /// Whether a target has this name, or a section's `each` may give it to one.
+    fn may_be_called(&self, name: &str) -> bool {
+        let section = name.split_once(':').map_or(name, |(section, _)| section);
+        [name, section].iter().any(|name| self.named(name).is_some())
     }
 
     /// When the next requested window may be ended; `None` if no request waits.

@@ -40,7 +40,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, bail};
 use config::DaemonSettings;
 use profile_files::store::{self, StoreError};
-use profiler_core::rate::share::Demand;
+use profiler_core::rate::budget_division::Demand;
 use profiler_core::rate::{HostBudget, WindowLength, first_window_ns};
 use tokio::sync::mpsc;
 

@@ -3,7 +3,7 @@
 //! windows, names and intervals are those of a target sampled alone.
 //!
 //! A target has events of its own if its settings, budgets aside, differ from the default (its horizon). All of them do
-//! where other processes keep many CPUs busy and the targets are few (`rate/sharing.rs`).
+//! where other processes keep many CPUs busy and the targets are few (`rate/sampler_choice.rs`).
 
 use std::collections::BTreeMap;
 use std::path::Path;

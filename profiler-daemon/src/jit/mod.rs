@@ -2,16 +2,16 @@
 //!
 //! A process writes them to a list (a perf map) or a journal (a jitdump) while it runs, and neither may
 //! outlive it. So both are opened while it lives and kept. Journals are read as they grow, a little at each
-//! look. The rest of them, and lists, are read when names are needed: when a cut is named, on the thread that
+//! look. The rest of them, and perf maps, are read when names are needed: when a cut is named, on the thread that
 //! does it, or when there are too many programs that have ended. An address may hold other code later, and
-//! only the journal's times tell which; of a list, the last line counts at that moment.
+//! only the journal's times tell which; of a perf map, the last line counts at that moment.
 //!
 //! Code in no file belongs to its process (`ObjectId::generated_by`). A frame in code that a journal describes
 //! holds the code's number in place of its address, because the address may hold other code later. A drain
 //! reads 1 MiB of journals; addresses wait until the rest was read. A code for which there is no room still
 //! hides what was at its place before.
 
-mod list;
+mod perf_map;
 mod program;
 mod symbol_source;
 
@@ -33,7 +33,7 @@ use crate::roots::Roots;
 
 /// Programs that are followed at once; each takes two descriptors, and with a journal some memory.
 const MOST_PROGRAMS: usize = 256;
-/// Programs that have ended, and whose lists are yet to be read.
+/// Programs that have ended, and whose perf maps are yet to be read.
 const MOST_ENDED: usize = 64;
 /// The same of those with a journal, which takes memory.
 const MOST_ENDED_JOURNALS: usize = 8;
@@ -42,7 +42,7 @@ const MOST_ENDED_JOURNALS: usize = 8;
 const READ_AT_ONCE: u64 = 1 << 20;
 const LONGEST_JOURNAL: u64 = 1 << 30;
 const MOST_OF_ENDED: u64 = 8 << 20;
-/// Looks for a list that is not there get rarer, up to so many readings apart.
+/// Looks for a perf map that is not there get rarer, up to so many readings apart.
 const LONGEST_PAUSE: u32 = 64;
 
 /// Why code has no name, to begin with.
@@ -132,7 +132,7 @@ impl JitStore {
         }
     }
 
-    /// Looks for lists and for what is new in journals.
+    /// Looks for perf maps and for what is new in journals.
     pub(crate) fn refresh(&mut self, roots: &Roots) {
         let mut left = READ_AT_ONCE;
         for program in self.programs.values_mut().filter(|program| !program.has_ended()) {

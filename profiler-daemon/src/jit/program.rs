@@ -13,7 +13,7 @@ use rustc_hash::FxHashMap;
 use symbolizer::{CodePlace, JitDump, ReadAt};
 
 use super::LONGEST_PAUSE;
-use super::list::List;
+use super::perf_map::PerfMapFile;
 use super::symbol_source::JitSymbolSource;
 use crate::objects;
 use crate::objects::memory::SymbolMemory;
@@ -37,9 +37,9 @@ const MOST_AWAITED: usize = 1 << 16;
 pub(super) struct JitProgram {
     home: Option<Arc<Home>>,
     /// Lists of the processes that it was forked from.
-    inherited: Vec<Arc<List>>,
+    inherited: Vec<Arc<PerfMapFile>>,
     /// Its own, once it was found: here, or where it is named.
-    own: Arc<OnceLock<Arc<List>>>,
+    own: Arc<OnceLock<Arc<PerfMapFile>>>,
     /// The place in this row is part of a code's number.
     journals: Vec<Arc<JitJournal>>,
     files: Arc<Vec<CodeFile>>,
@@ -69,10 +69,10 @@ impl CodeFile {
     }
 }
 
-/// Where a program's list would be, and whose.
+/// Where a program's perf map would be, and whose.
 pub(super) struct Home {
     view: RootView,
-    pub(super) list: PathBuf,
+    pub(super) perf_map: PathBuf,
     owner: FileOwner,
 }
 
@@ -182,14 +182,15 @@ impl Home {
         // Of a process that is gone already, we know its number and may hope that it was like us.
         let ours = || ProcessIdentity { pid, user: nix::unistd::geteuid().as_raw() };
         let ProcessIdentity { pid: inner_pid, user } = procfs::identity(pid).unwrap_or_else(ours);
-        let list = PathBuf::from(format!("/tmp/perf-{inner_pid}.map"));
-        Self { view: roots.of(pid), list, owner: FileOwner(user) }
+        let perf_map = PathBuf::from(format!("/tmp/perf-{inner_pid}.map"));
+        Self { view: roots.of(pid), perf_map, owner: FileOwner(user) }
     }
 
-    /// Opens the list, if there is one.
-    pub(super) fn find_list(&self, roots: &Roots) -> Option<Arc<List>> {
-        let found = roots.open(self.view, &self.list, Link::Refuse).ok().filter(|file| self.owner.owns(file));
-        Some(Arc::new(List::new(found?, self.list.to_string_lossy().into_owned())))
+    /// Opens the perf map, if there is one.
+    pub(super) fn find_perf_map(&self, roots: &Roots) -> Option<Arc<PerfMapFile>> {
+        let found =
+            roots.open(self.view, &self.perf_map, Link::Refuse).ok().filter(|file| self.owner.owns(file));
+        Some(Arc::new(PerfMapFile::new(found?, self.perf_map.to_string_lossy().into_owned())))
     }
 }
 
@@ -214,11 +215,11 @@ impl JitProgram {
         }
     }
 
-    /// Learns where the program is, and opens its list if there is one. Only the first call does anything.
+    /// Learns where the program is, and opens its perf map if there is one. Only the first call does anything.
     pub(super) fn look_up(&mut self, pid: u32, roots: &Roots) {
         if self.home.is_none() {
             self.home = Some(Arc::new(Home::of(pid, roots)));
-            self.find_list(roots);
+            self.find_perf_map(roots);
         }
     }
 
@@ -232,19 +233,19 @@ impl JitProgram {
         }
     }
 
-    fn find_list(&self, roots: &Roots) {
+    fn find_perf_map(&self, roots: &Roots) {
         let home = self.home.as_ref().filter(|_| self.own.get().is_none());
-        if let Some(list) = home.and_then(|home| home.find_list(roots)) {
-            let _ = self.own.set(list); // or somebody else was quicker
+        if let Some(perf_map) = home.and_then(|home| home.find_perf_map(roots)) {
+            let _ = self.own.set(perf_map); // or somebody else was quicker
         }
     }
 
-    /// Looks now and then for a list, and reads on in the journals, so much of them all. Returns how much that was (bytes).
+    /// Looks now and then for a perf map, and reads on in the journals, so much of them all. Returns how much that was (bytes).
     pub(super) fn refresh(&mut self, roots: &Roots, most_bytes: u64) -> u64 {
         self.refreshes += 1;
         if self.own.get().is_none() && self.refreshes > self.pause {
             (self.refreshes, self.pause) = (0, (2 * self.pause + 1).min(LONGEST_PAUSE));
-            self.find_list(roots);
+            self.find_perf_map(roots);
         }
         let mut left = most_bytes;
         for journal in &self.journals {
@@ -264,7 +265,7 @@ impl JitProgram {
     /// The last chance to find what the program wrote; it is read by whoever asks for names.
     pub(super) fn end(&mut self, roots: &Roots) {
         if !self.has_ended {
-            self.find_list(roots);
+            self.find_perf_map(roots);
             self.has_ended = true;
         }
     }
@@ -321,9 +322,9 @@ mod tests {
     use crate::objects::names::Naming;
     use crate::objects::{ObjectStore, Symbols};
 
-    /// A list at this place, and the program whose it would be.
-    fn program(list: PathBuf, user: u32) -> JitProgram {
-        let home = Home { view: RootView::Ours, list, owner: FileOwner(user) };
+    /// A perf map at this place, and the program whose it would be.
+    fn program(perf_map: PathBuf, user: u32) -> JitProgram {
+        let home = Home { view: RootView::Ours, perf_map, owner: FileOwner(user) };
         JitProgram { home: Some(Arc::new(home)), ..JitProgram::default() }
     }
 
@@ -345,16 +346,16 @@ mod tests {
     #[test]
     fn a_list_is_read_when_the_program_ends_even_if_it_is_gone() {
         let folder = tempfile::tempdir().unwrap();
-        let list = folder.path().join("perf-7.map");
+        let perf_map = folder.path().join("perf-7.map");
         let roots = Roots::default();
-        let mut program = program(list.clone(), nix::unistd::geteuid().as_raw());
+        let mut program = program(perf_map.clone(), nix::unistd::geteuid().as_raw());
         program.refresh(&roots, 1 << 20);
         assert_eq!(names(&mut program, &[0x1000]), [None]);
-        std::fs::write(&list, "1000 10 early\n").unwrap();
+        std::fs::write(&perf_map, "1000 10 early\n").unwrap();
         program.refresh(&roots, 1 << 20);
         program.refresh(&roots, 1 << 20);
-        std::fs::write(&list, "1000 10 early\n2000 10 late\n").unwrap();
-        std::fs::remove_file(&list).unwrap();
+        std::fs::write(&perf_map, "1000 10 early\n2000 10 late\n").unwrap();
+        std::fs::remove_file(&perf_map).unwrap();
         program.end(&roots);
         assert_eq!(
             names(&mut program, &[0x2000, 0x1000, 0x3000]),
@@ -369,9 +370,9 @@ mod tests {
     #[test]
     fn code_in_a_file_that_is_no_object_is_told_by_the_list_or_placed_in_the_file() {
         let folder = tempfile::tempdir().unwrap();
-        let list = folder.path().join("perf-7.map");
-        std::fs::write(&list, "5000 10 listed\n").unwrap();
-        let mut program = program(list, nix::unistd::geteuid().as_raw());
+        let perf_map = folder.path().join("perf-7.map");
+        std::fs::write(&perf_map, "5000 10 listed\n").unwrap();
+        let mut program = program(perf_map, nix::unistd::geteuid().as_raw());
         let map = |start, file_offset, path: &str| Mapped {
             pid: 7,
             start,
@@ -396,15 +397,15 @@ mod tests {
     fn what_belongs_to_another_user_is_not_believed() {
         const STRANGER: u32 = 54_321;
         let folder = tempfile::tempdir().unwrap();
-        let list = folder.path().join("perf-7.map");
-        std::fs::write(&list, "1000 10 forged\n").unwrap();
+        let perf_map = folder.path().join("perf-7.map");
+        std::fs::write(&perf_map, "1000 10 forged\n").unwrap();
         let own = nix::unistd::geteuid().as_raw();
         // Who may not give the file away is a stranger to it in another way.
-        let user = if chown(&list, Some(STRANGER), None).is_ok() { own } else { own + 1 };
-        let mut program = program(list.clone(), user);
+        let user = if chown(&perf_map, Some(STRANGER), None).is_ok() { own } else { own + 1 };
+        let mut program = program(perf_map.clone(), user);
         program.end(&Roots::default());
         assert_eq!(names(&mut program, &[0x1000]), [None]);
-        let _ = chown(&list, Some(own), None);
+        let _ = chown(&perf_map, Some(own), None);
     }
 
     /// A journal of this many codes of 16 bytes, one behind the other, each with its number as its name.

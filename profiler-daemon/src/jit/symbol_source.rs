@@ -7,18 +7,18 @@ use rustc_hash::FxHashMap;
 use symbolizer::{CodePlace, JitDump, NamedFrame};
 
 use super::NO_FILE;
-use super::list::List;
+use super::perf_map::PerfMapFile;
 use super::program::{Awaited, CodeFile, Home, JitJournal};
 use crate::objects::names::{NameRoom, Naming};
 use crate::roots::Roots;
 
-/// A program's lists and journals. They go on growing while it lives.
+/// A program's perf maps and journals. They go on growing while it lives.
 pub(super) struct JitSymbolSource {
     pub(super) home: Option<Arc<Home>>,
     /// Lists of the processes that it was forked from.
-    pub(super) inherited: Vec<Arc<List>>,
+    pub(super) inherited: Vec<Arc<PerfMapFile>>,
     /// Its own.
-    pub(super) own: Arc<OnceLock<Arc<List>>>,
+    pub(super) own: Arc<OnceLock<Arc<PerfMapFile>>>,
     pub(super) journals: Vec<Arc<JitJournal>>,
     pub(super) files: Arc<Vec<CodeFile>>,
     pub(super) awaited: Awaited,
@@ -66,16 +66,16 @@ impl JitSymbolSource {
     ) -> JitSymbols {
         self.journals.iter().for_each(|journal| journal.read_on(most_bytes));
         if let (None, Some(home)) = (self.own.get(), &self.home)
-            && let Some(list) = home.find_list(roots)
+            && let Some(perf_map) = home.find_perf_map(roots)
         {
-            let _ = self.own.set(list); // or somebody else was quicker
+            let _ = self.own.set(perf_map); // or somebody else was quicker
         }
         let known = addresses.iter().filter_map(|&address| Some((address, self.frame_in_journal(address)?)));
         let mut frames: FxHashMap<u64, (u64, NamedFrame)> = known.collect();
-        for list in self.own.get().into_iter().chain(self.inherited.iter().rev()) {
+        for perf_map in self.own.get().into_iter().chain(self.inherited.iter().rev()) {
             let open = addresses.iter().copied().filter(|address| !frames.contains_key(address));
             let open: Vec<u64> = open.collect();
-            let named = list.names(&open, room, now);
+            let named = perf_map.names(&open, room, now);
             let named = open.into_iter().zip(named);
             frames.extend(named.filter_map(|(address, frame)| Some((address, (address, frame?)))));
         }
@@ -97,20 +97,20 @@ impl JitSymbolSource {
     }
 
     fn missing(&self) -> String {
-        let list = self.own.get().or(self.inherited.last());
-        match (list, self.journals.last(), &self.home) {
+        let perf_map = self.own.get().or(self.inherited.last());
+        match (perf_map, self.journals.last(), &self.home) {
             (_, Some(journal), _) => match journal.not_read() {
-                (0, true) => {
-                    "the program's journal of generated code was too long to be read whole".to_owned()
-                }
-                (0, false) => "the program's journal of generated code does not contain it".to_owned(),
+                (0, true) => "the program's jitdump was too long to be read whole".to_owned(),
+                (0, false) => "the program's jitdump does not contain it".to_owned(),
                 (left_out, _) => {
-                    format!("the program's journal of generated code was not read whole: {left_out} left out")
+                    format!("the program's jitdump was not read whole: {left_out} left out")
                 }
             },
-            (Some(list), ..) => format!("the program's list of generated code ({}) lacks it", list.path),
+            (Some(perf_map), ..) => {
+                format!("the program's perf map ({}) lacks it", perf_map.path)
+            }
             (None, None, Some(home)) => {
-                format!("{NO_FILE}, and the program kept no list of it ({})", home.list.display())
+                format!("{NO_FILE}, and the program wrote no perf map ({})", home.perf_map.display())
             }
             (None, None, None) => NO_FILE.to_owned(),
         }

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use jiff::Timestamp;
+use jiff::fmt::rfc2822;
 use opentelemetry_proto::tonic::collector::profiles::v1development::ExportProfilesServiceResponse;
 use profile_files::names::visible;
 use prost::Message;
@@ -73,12 +75,11 @@ impl PushAnswer {
     /// An answer to a request with these headers.
     pub(super) fn new(head: &Response<()>, body: Vec<u8>, sent: &[(HeaderName, HeaderValue)]) -> Self {
         let header = |name| head.headers().get(name).and_then(|value| value.to_str().ok()).map(str::to_owned);
-        let seconds = header(RETRY_AFTER).and_then(|text| text.trim().parse::<u64>().ok());
         Self {
             status: head.status().as_u16(),
             content_type: header(CONTENT_TYPE).unwrap_or_default(),
             location: header(LOCATION),
-            retry_after: seconds.map(|seconds| Duration::from_secs(seconds.min(LONGEST_WAIT))),
+            retry_after: header(RETRY_AFTER).and_then(|text| asked_wait(text.trim(), Timestamp::now())),
             body,
             secrets: Secrets::of(sent),
         }
@@ -198,6 +199,13 @@ impl Secrets {
             None => visible,
         }
     }
+}
+
+/// How long a backend asks to wait: in seconds, or until a date (RFC 9110, 10.2.3).
+fn asked_wait(text: &str, now: Timestamp) -> Option<Duration> {
+    let until = || Some(rfc2822::parse(text).ok()?.timestamp().duration_since(now).as_secs());
+    let seconds = text.parse().ok().or_else(|| Some(u64::try_from(until()?).unwrap_or(0)))?;
+    Some(Duration::from_secs(seconds.min(LONGEST_WAIT)))
 }
 
 /// Whether a backend says by this text that a profile is longer than it takes.
@@ -348,6 +356,20 @@ mod tests {
         assert!(matches!(by_otlp, Err(PushError::TooLong(_))), "{by_otlp:?}");
         assert_eq!(check(200, "text/plain", ""), Ok(()));
         assert!(matches!(check(200, "text/html; charset=utf-8", "<html>"), Err(PushError::Receiver(_))));
+    }
+
+    #[test]
+    fn a_backend_asks_to_wait_for_seconds_or_until_a_date() {
+        let now = "2026-11-28T12:00:00Z".parse().unwrap();
+        let seconds = |text| asked_wait(text, now).map(|wait| wait.as_secs());
+        assert_eq!(seconds("30"), Some(30));
+        assert_eq!(seconds("Sat, 28 Nov 2026 12:01:30 GMT"), Some(90));
+        assert_eq!(seconds("Fri, 27 Nov 2026 12:00:00 GMT"), Some(0), "it is over");
+        assert_eq!(
+            [seconds("99999999999"), seconds("Sat, 28 Nov 2099 12:00:00 GMT")],
+            [Some(LONGEST_WAIT); 2]
+        );
+        assert_eq!([seconds("-1"), seconds("soon"), seconds("")], [None; 3]);
     }
 
     #[test]

@@ -138,6 +138,11 @@ impl GrpcClient {
             Code::Unimplemented | Code::NotFound => PushError::Receiver(format!(
                 "{host} does not accept profiles by gRPC{said}; check the port in --to, and --format"
             )),
+            // A limit that is exhausted for good has no time after which it is not (OTLP's specification).
+            Code::ResourceExhausted if after(status).is_some() => PushError::Later {
+                text: format!("{host} accepts no more at present{said}"),
+                after: after(status),
+            },
             Code::Unavailable => {
                 PushError::Later { text: format!("{host} is not available{said}"), after: after(status) }
             }

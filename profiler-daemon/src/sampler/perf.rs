@@ -25,14 +25,13 @@ use std::sync::Arc;
 use profiler_core::rate::{ClockBook, ClockSlot, Dither, Hit};
 use profiler_core::record::{RawRecord, RawSample, Record, RecordFormat};
 use profiler_core::resources::{self, FillRate};
-use profiler_core::unwind::method::Method;
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::access::{Access, OpenError};
 use super::report_sources::{ReportSources, WantedReports};
 use super::rings::Rings;
 use super::shared_reports::{DrainSummary, ReportClaim, SharedReports};
-use super::source::{Nature, Source, StartError};
+use super::source::{Attachment, ClockSettings, Drained, Nature, Source, StartError};
 use crate::cgroup::Cgroup;
 use crate::sys::limits::OnlineCpu;
 use crate::sys::perf_event::{ClockEvent, Event, EventReports, Scope};
@@ -40,32 +39,6 @@ use crate::sys::{clock, limits, procfs};
 
 /// Most clocks that are redrawn at once: each costs a system call.
 const REDRAWS_AT_ONCE: usize = 64;
-
-/// What the clocks are attached to.
-#[derive(Clone, Debug)]
-pub(crate) enum Attachment {
-    /// Whole CPUs; samples of non-target processes are thrown away.
-    Cpus,
-    /// A control group and all below it.
-    Cgroup(Arc<Cgroup>),
-    /// These threads and all that they create.
-    Tasks(Vec<u32>),
-    /// Agents inside of the processes: no event of ours is attached to anything.
-    Inside,
-}
-
-/// Settings for the next clocks.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct ClockSettings {
-    /// Mean period (ns).
-    pub(crate) period_ns: u64,
-    /// How stacks are found.
-    pub(crate) method: Method,
-    /// Bytes of stack to copy.
-    pub(crate) stack_bytes: u32,
-    /// Whether mappings are reported; names, forks and exits always are.
-    pub(crate) mappings: bool,
-}
 
 /// What one clock follows on each CPU.
 #[derive(Clone, Debug)]
@@ -81,7 +54,7 @@ impl Attachment {
             Self::Cpus => vec![EventScope::Everything],
             Self::Cgroup(group) => vec![EventScope::Group(Arc::clone(group))],
             Self::Tasks(tids) => tids.iter().copied().map(EventScope::Task).collect(),
-            Self::Inside => Vec::new(),
+            Self::ByItself => Vec::new(),
         }
     }
 
@@ -108,13 +81,6 @@ impl EventScope {
             Self::Task(tid) => Some(*tid),
             Self::Everything | Self::Group(_) => None,
         }
-    }
-}
-
-impl ClockSettings {
-    /// Bytes of stack in force: none with frame pointers.
-    pub(crate) fn copied_bytes(&self) -> u32 {
-        if self.method.copies_stack() { self.stack_bytes } else { 0 }
     }
 }
 
@@ -157,22 +123,6 @@ struct Opened {
     clocks: Vec<EventClock>,
     /// Live threads that got no clock.
     refused: FxHashSet<u32>,
-}
-
-/// An item handed over by a drain.
-pub(crate) enum Drained<'a> {
-    /// A record; for a sample, the CPU time it stands for (ns).
-    Record(Record<'a>, u64),
-    /// A record that several targets read: the one that claims it pays for it.
-    Report(Record<'a>, &'a ReportClaim),
-    /// This many reports that no target claimed, for this one to pay for.
-    Owed(u64),
-    /// This many lost records that were not samples.
-    LostReports(u64),
-    /// A sample for time that another clock has sampled too: a cost and nothing else.
-    Double,
-    /// A record that could not be decoded.
-    Undecodable,
 }
 
 impl PerfSampler {
@@ -547,6 +497,8 @@ fn hit(event: u64, sample: &RawSample<'_>) -> Hit {
 
 #[cfg(test)]
 mod tests {
+    use profiler_core::unwind::method::Method;
+
     use super::*;
 
     fn settings() -> ClockSettings {

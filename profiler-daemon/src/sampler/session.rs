@@ -43,8 +43,8 @@ use self::stack_counts::StackCounts;
 use self::stacks::{Chains, StackRead, StackReader};
 use super::handler_time::RecentSamples;
 use super::own_time::OwnTime;
-use super::perf::Drained;
 use super::rereads::Rereads;
+use super::source::Drained;
 use crate::objects::Symbols;
 use crate::sys::clock;
 

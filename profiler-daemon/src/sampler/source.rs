@@ -1,14 +1,65 @@
 //! The source of a run's samples: perf events, or timers inside of the threads.
 
 use std::io;
+use std::sync::Arc;
 
 use profiler_core::rate::{CostModel, HandlerTime};
+use profiler_core::record::Record;
 use profiler_core::unwind::method::Method;
 
 use super::access::OpenError;
-use super::perf::{Attachment, ClockSettings, Drained};
-use super::shared_reports::SharedReports;
+use super::shared_reports::{ReportClaim, SharedReports};
+use crate::cgroup::Cgroup;
 use crate::inject::InjectionRefused;
+
+/// What the clocks are attached to.
+#[derive(Clone, Debug)]
+pub(crate) enum Attachment {
+    /// Whole CPUs; samples of non-target processes are thrown away.
+    Cpus,
+    /// A control group and all below it.
+    Cgroup(Arc<Cgroup>),
+    /// These threads and all that they create.
+    Tasks(Vec<u32>),
+    /// The source's code runs in the processes, and attaches itself: no event of ours is attached to anything.
+    ByItself,
+}
+
+/// Settings for the next clocks.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ClockSettings {
+    /// Mean period (ns).
+    pub(crate) period_ns: u64,
+    /// How stacks are found.
+    pub(crate) method: Method,
+    /// Bytes of stack to copy.
+    pub(crate) stack_bytes: u32,
+    /// Whether mappings are reported; names, forks and exits always are.
+    pub(crate) mappings: bool,
+}
+
+impl ClockSettings {
+    /// Bytes of stack in force: none with frame pointers.
+    pub(crate) fn copied_bytes(&self) -> u32 {
+        if self.method.copies_stack() { self.stack_bytes } else { 0 }
+    }
+}
+
+/// An item handed over by a drain.
+pub(crate) enum Drained<'a> {
+    /// A record; for a sample, the CPU time it stands for (ns).
+    Record(Record<'a>, u64),
+    /// A record that several targets read: the one that claims it pays for it.
+    Report(Record<'a>, &'a ReportClaim),
+    /// This many reports that no target claimed, for this one to pay for.
+    Owed(u64),
+    /// This many lost records that were not samples.
+    LostReports(u64),
+    /// A sample for time that another clock has sampled too: a cost and nothing else.
+    Double,
+    /// A record that could not be decoded.
+    Undecodable,
+}
 
 /// Why the clocks do not start.
 #[derive(Debug, thiserror::Error)]
@@ -95,7 +146,7 @@ pub(crate) trait Source {
 
     /// What the clocks are attached to.
     fn attachment(&self) -> &Attachment {
-        &Attachment::Inside
+        &Attachment::ByItself
     }
 
     /// A sign of life for code in the target, which samples less without one; for use after long work.

@@ -54,6 +54,8 @@ pub(crate) struct Flush {
     pub(crate) targets: Vec<String>,
     /// Labels that a target must have.
     pub(crate) labels: BTreeMap<String, String>,
+    /// Whether this is the beginning of a range that is to come; then a name that no target has is refused at once.
+    pub(crate) is_begin: bool,
     /// Whether this is the end of a requested time range; then earlier early ends don't delay it.
     pub(crate) is_end: bool,
     /// How long before the request the range ended (ns): windows that began after that are not needed.

@@ -2,7 +2,7 @@
 
 use std::f64::consts::PI;
 
-use profiler_core::rate::evaluation::TOP;
+use super::TOP;
 
 /// Rates of the table (samples per CPU-second): the first, and the ratio of neighbours.
 const FIRST_HZ: f64 = 10.0;

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use profiler_core::rate::share::{Demand, Shares, share};
+use profiler_core::rate::budget_division::{Demand, Division, divide};
 use profiler_core::rate::{HostBudget, RateController, Replicas};
 
 use super::host::Host;
@@ -180,7 +180,7 @@ pub fn run_fleet(fleet: &Fleet, seed: u64) -> FleetOutcome {
         }
         reshare(&mut host, fleet, &mut runs, now_s);
     }
-    let law = share(
+    let law = divide(
         &runs.iter().map(Run::true_demand).collect::<Vec<_>>(),
         0.9 * (in_force - fleet.housekeeping_cpus),
     );
@@ -198,7 +198,7 @@ fn reshare(host: &mut HostBudget, fleet: &Fleet, runs: &mut [Run<'_>], now_s: f6
     let demands: Vec<Demand> = runs.iter().map(|run| run.controller.demand(run.member.weight)).collect();
     let granted: Vec<f64> = runs.iter().map(|run| run.controller.granted_ratio()).collect();
     let at_ns = (now_s * 1e9) as u64;
-    let Some(Shares { of, .. }) = host.share(at_ns, fleet.housekeeping_cpus, &demands, &granted) else {
+    let Some(Division { of, .. }) = host.share(at_ns, fleet.housekeeping_cpus, &demands, &granted) else {
         return;
     };
     for ((run, share), granted) in runs.iter_mut().zip(of).zip(granted) {

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use anyhow::{Context, Result};
+use profiler_core::rate::budget_division::{Demand, divide};
 use profiler_core::rate::model::Criterion;
-use profiler_core::rate::share::{Demand, share};
 use serde_json::Value;
 
 /// The twins compute in eight functions, an eighth of the time in each: the spread of any of them, √((1 − p)/p).
@@ -38,7 +38,7 @@ pub fn rates_hz(
     housekeeping_cpus: f64,
 ) -> Result<BTreeMap<usize, f64>> {
     let demands = seen.values().map(demand).collect::<Result<Vec<_>>>()?;
-    let shares = share(&demands, MARGIN * (host_cpus - housekeeping_cpus).max(0.0));
+    let shares = divide(&demands, MARGIN * (host_cpus - housekeeping_cpus).max(0.0));
     Ok(seen.keys().copied().zip(shares.of.iter().map(|share| share.rate_hz)).collect())
 }
 

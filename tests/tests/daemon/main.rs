@@ -17,22 +17,13 @@ use tests::attempts::attempts;
 use tests::daemon::{Daemon, monotonic_ms, span_ms};
 use tests::ends::{Life, ensure_sound};
 use tests::guards::{Deaf, Running, SmallDisk};
+use tests::privileged;
 use tests::programs::{copy_program, program};
 use tests::run::{Sweetspot, run, start, wait_until, wait_until_told};
 
 /// The two clocks are read one after the other, with a neighbour's turn in between, and one of them is slewed. A tick that is missing is
 /// a tenth of a second.
 const CLOCKS_MS: u64 = 20;
-
-/// Leaves the test where the daemon cannot sample.
-macro_rules! privileged {
-    () => {
-        if !nix::unistd::geteuid().is_root() {
-            eprintln!("skipped: the daemon samples other users' processes, which needs root");
-            return Ok(());
-        }
-    };
-}
 
 mod ends;
 mod names;

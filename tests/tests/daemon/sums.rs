@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use tests::groups::{Group, hierarchy};
 use tests::measured::cpu_s;
 
 use super::*;
@@ -134,6 +135,50 @@ fn a_child_that_is_a_target_itself_is_none_of_its_creators() -> Result<()> {
         );
         Ok(())
     })
+}
+
+/// A process that another target takes from a control group counts for that target alone, although events of the group would count it too.
+#[test]
+fn a_process_that_is_taken_from_a_group_counts_once() -> Result<()> {
+    const TIME: Duration = Duration::from_secs(5);
+    privileged!();
+    let Some((group, top)) = Group::new().zip(hierarchy()) else {
+        eprintln!("skipped: control groups need root, and cgroup v2 mounted for writing");
+        return Ok(());
+    };
+    let (stays, leaves) = (Busy::new()?, Busy::new()?);
+    let start_in = |busy: &Busy| start(&mut group.command("", &busy.path(), &["--cpu", "300"])?);
+    let (staying, leaving) = (start_in(&stays)?, start_in(&leaves)?);
+    let path = Path::new("/").join(group.path().strip_prefix(top)?);
+    // A horizon of its own means events of its own.
+    let target = format!("[[target]]\nname = \"group\"\ncgroup = {path:?}\nhorizon = \"20s\"\n");
+    let daemon = Daemon::start_ample(60, &format!("[sampling]\nattach_mode = \"cgroup\"\n{target}"))?;
+    let is_attached_by = |name: &str, mode: &str| {
+        wait_until_told(mode, || daemon.target(name).is_ok_and(|target| target["attach_mode"] == mode))
+    };
+    is_attached_by("group", "cgroup")?;
+    let pid = leaving.id().to_string();
+    daemon
+        .ctl(&["attach", &pid, "--as", "taken", "--horizon", "20s", "--duration", "1h"])?
+        .expect_status(0)?;
+    is_attached_by("taken", "task")?;
+    is_attached_by("group", "task")?;
+    // Figures are those of the last look, which may be a second old.
+    let told = |name: &str| Ok::<_, anyhow::Error>(daemon.target(name)?["cpu_s"].as_f64().unwrap_or(0.0));
+    let figures = || {
+        Ok::<_, anyhow::Error>([told("group")?, cpu_s(staying.id())?, told("taken")?, cpu_s(leaving.id())?])
+    };
+    let before = figures()?;
+    std::thread::sleep(TIME);
+    let after = figures()?;
+    let [group_s, staying_s, taken_s, leaving_s] = std::array::from_fn(|at| after[at] - before[at]);
+    ensure!(leaving_s > 2.0, "a busy program used {leaving_s} s in {TIME:?}: too busy a machine to tell");
+    let is_true = (group_s - staying_s).abs() < 1.5 && (taken_s - leaving_s).abs() < 1.5;
+    ensure!(
+        is_true,
+        "the group {group_s} s of {staying_s} s, the process taken from it {taken_s} s of {leaving_s} s"
+    );
+    Ok(())
 }
 
 #[test]

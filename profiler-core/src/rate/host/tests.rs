@@ -70,7 +70,7 @@ fn a_smaller_budget_does_not_regret_what_was_spent_before() {
 fn it_is_shared_once_a_second_or_when_it_would_be_overspent() {
     let mut host = HostBudget::new(0.02);
     let calm = [busy(0.5), busy(0.2)];
-    let granted = |shares: &Shares| shares.of.iter().map(|share| share.granted_ratio).collect::<Vec<f64>>();
+    let granted = |shares: &Division| shares.of.iter().map(|share| share.granted_ratio).collect::<Vec<f64>>();
     let first = granted(&host.share(0, 0.001, &calm, &[0.05, 0.05]).unwrap());
     assert!(would_spend(&calm, &first) <= 0.019 * 1.000_001);
     assert!(host.share(TICK_NS, 0.001, &calm, &first).is_none());

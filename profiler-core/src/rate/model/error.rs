@@ -18,6 +18,6 @@ pub enum ModelError {
 }
 
 /// `value`, if it is a finite number above zero.
-pub(in crate::rate) fn positive(name: &'static str, value: f64) -> Result<f64, ModelError> {
+pub(super) fn positive(name: &'static str, value: f64) -> Result<f64, ModelError> {
     if value.is_finite() && value > 0.0 { Ok(value) } else { Err(ModelError::NotPositive { name, value }) }
 }

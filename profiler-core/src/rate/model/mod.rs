@@ -23,7 +23,6 @@ mod law;
 pub use caps::{BoundBy, Caps};
 pub use criterion::{Criterion, UnknownCriterion};
 pub use error::ModelError;
-pub(super) use error::positive;
 pub use experiment::{Experiment, ExperimentPlan, TimeInterval};
 pub use law::{Horizon, Law, Optimum, Threads, function_weight, optimum_rate_hz, relative_loss, spread};
 

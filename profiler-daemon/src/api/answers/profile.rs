@@ -118,7 +118,7 @@ async fn answer(call: &Call<'_>, time: ProfileTime, format: &'static Format) -> 
 /// Waits between two ends of windows: what lies between them are windows of their own.
 async fn next(call: &Call<'_>, time: Duration, flush: Flush) -> Result<Range, Problem> {
     call.allow(time);
-    let begin = flush.clone();
+    let begin = Flush { is_begin: true, ..flush.clone() };
     call.command(|reply| DaemonCommand::Flush(begin, reply)).await??;
     let from_unix_ns = unix_ns();
     tokio::time::sleep(time).await;

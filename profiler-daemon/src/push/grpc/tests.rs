@@ -139,6 +139,8 @@ fn a_status_says_whether_and_when_to_try_again() {
     let wait = |seconds| ErrorDetails::with_retry_info(Some(Duration::from_secs(seconds)));
     let later = Status::with_error_details(Code::Unavailable, "full", wait(7));
     assert!(matches!(of(later), PushError::Later { after: Some(after), .. } if after.as_secs() == 7));
+    let limited = Status::with_error_details(Code::ResourceExhausted, "rate", wait(7));
+    assert!(matches!(of(limited), PushError::Later { after: Some(_), .. }));
     let never = Status::with_error_details(Code::Unavailable, "full", wait(u32::MAX.into()));
     assert!(
         matches!(of(never), PushError::Later { after: Some(after), .. } if after.as_secs() == LONGEST_WAIT)

@@ -27,8 +27,8 @@ use crate::cgroup::Cgroup;
 use crate::explain;
 use crate::output::DecisionLog;
 use crate::sampler::access::{Access, OpenError};
-use crate::sampler::perf::{Attachment, ClockSettings};
 use crate::sampler::session::Session;
+use crate::sampler::source::{Attachment, ClockSettings};
 use crate::sampler::switches::{GroupSwitches, Switches};
 use crate::sys::alarm::SwitchAlarm;
 use crate::sys::{limits, procfs};
@@ -151,7 +151,7 @@ impl<L: DecisionLog> Engine<L> {
             ClockSettings { method: stacks.method(), stack_bytes: stacks.copy_bytes(), ..self.settings };
         if self.nature.attaches_itself {
             self.settings = wanted;
-            let _ = self.sampler.open_incoming(Attachment::Inside, wanted); // only changes settings
+            let _ = self.sampler.open_incoming(Attachment::ByItself, wanted); // only changes settings
             return;
         }
         let attachment = self.next_attachment();
@@ -291,7 +291,7 @@ impl<L: DecisionLog> Engine<L> {
         }
         // The remaining cost of the former way says nothing about the present one.
         let switches = match self.sampler.attachment() {
-            Attachment::Tasks(_) | Attachment::Inside => switches,
+            Attachment::Tasks(_) | Attachment::ByItself => switches,
             Attachment::Cpus | Attachment::Cgroup(_) => {
                 switches + self.attaching.switches.after_leaving(now_ns)
             }
@@ -346,7 +346,7 @@ impl<L: DecisionLog> Engine<L> {
                 let has_alarm = self.pace.alarm.as_ref().is_some_and(SwitchAlarm::is_watching);
                 self.attaching.switches.with_events(threads, has_alarm)
             }
-            Attachment::Cpus | Attachment::Inside => {
+            Attachment::Cpus | Attachment::ByItself => {
                 self.attaching.group_switches = GroupSwitches::default();
                 0
             }

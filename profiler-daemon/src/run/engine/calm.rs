@@ -8,7 +8,7 @@ use profiler_core::rate::{BoundBy, Decision, Dither, RateReason, Reading};
 use super::Engine;
 use super::pace::LONGEST_STEP_S;
 use crate::output::DecisionLog;
-use crate::sampler::perf::Attachment;
+use crate::sampler::source::Attachment;
 
 /// A full step is taken at least this often (ns), and once in `SHARE_OF_RUN` of the run so far: the anytime law falls
 /// quickly at first.

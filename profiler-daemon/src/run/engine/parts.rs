@@ -6,9 +6,8 @@ use profiler_core::rate::{Account, Decision, FieldFigures, Prediction, SampleCos
 
 use super::Engine;
 use crate::output::DecisionLog;
-use crate::sampler::perf::ClockSettings;
 use crate::sampler::session::{Collected, Counts};
-use crate::sampler::source::Nature;
+use crate::sampler::source::{ClockSettings, Nature};
 use crate::sys::clock;
 
 /// The figures of a run, or of a window of it.

@@ -5,7 +5,7 @@ use profiler_core::attach::{AttachMode, Foreseen, GROUP_SWITCH};
 
 use super::Engine;
 use crate::output::DecisionLog;
-use crate::sampler::perf::Attachment;
+use crate::sampler::source::Attachment;
 use crate::sampler::switches::Switches;
 use crate::sys::{clock, procfs};
 

@@ -43,7 +43,7 @@ mod tests {
     use super::super::{Owner, Session};
     use super::*;
     use crate::objects::Symbols;
-    use crate::sampler::perf::Drained;
+    use crate::sampler::source::Drained;
 
     /// No process has such numbers.
     const GONE: u32 = 5_000_001;

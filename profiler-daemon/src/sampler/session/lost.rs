@@ -123,7 +123,7 @@ mod tests {
 
     use super::*;
     use crate::objects::Symbols;
-    use crate::sampler::perf::Drained;
+    use crate::sampler::source::Drained;
 
     const SECOND_NS: u64 = 1_000_000_000;
 

@@ -16,8 +16,8 @@ use crate::objects::Symbols;
 use crate::objects::names::NameCounts;
 use crate::run::names::{CancelFlag, symbolize};
 use crate::sampler::access::probe_access;
-use crate::sampler::perf::{Attachment, ClockSettings, Drained, PerfSampler};
-use crate::sampler::source::Source;
+use crate::sampler::perf::PerfSampler;
+use crate::sampler::source::{Attachment, ClockSettings, Drained, Source};
 use crate::sys::procfs;
 
 mod cost;

@@ -77,48 +77,48 @@ fn best_on_a_grid(demands: &[Demand], host_cpus: f64) -> Option<f64> {
     losses.into_iter().min_by(f64::total_cmp)
 }
 
-fn rates(shares: &Shares) -> Vec<f64> {
+fn rates(shares: &Division) -> Vec<f64> {
     shares.of.iter().map(|share| share.rate_hz).collect()
 }
 
 #[test]
 fn equals_get_equal_shares_and_the_dearer_gets_less() {
-    let shares = share(&[busy(1.0), busy(1.0)], 0.01);
+    let shares = divide(&[busy(1.0), busy(1.0)], 0.01);
     assert_eq!(shares.of[0], shares.of[1]);
     assert!((shares.spent_cpus - 0.01).abs() < 1e-9 && shares.price > 0.0 && !shares.is_short);
-    let shares = share(&[busy(1.0), busy(8.0)], 0.03);
+    let shares = divide(&[busy(1.0), busy(8.0)], 0.03);
     // Far below the optimum the loss is all scatter: λ falls as c^(−2/3).
     let ratio = shares.of[0].rate_hz / shares.of[1].rate_hz;
     assert!((2.5..4.1).contains(&ratio), "{ratio}");
-    let heavy = share(&[Demand { weight: 4.0, ..busy(1.0) }, busy(1.0)], 0.01);
+    let heavy = divide(&[Demand { weight: 4.0, ..busy(1.0) }, busy(1.0)], 0.01);
     assert!(heavy.of[0].rate_hz > 1.5 * heavy.of[1].rate_hz);
 }
 
 #[test]
 fn where_there_is_enough_everyone_gets_what_the_law_asks_for() {
-    let shares = share(&[busy(1.0), busy(2.0), busy(0.0)], 1.0);
+    let shares = divide(&[busy(1.0), busy(2.0), busy(0.0)], 1.0);
     assert_eq!((shares.price, shares.is_short), (0.0, false));
     assert!(shares.of.iter().all(|share| share.rate_hz > 500.0), "{shares:?}");
-    assert!(share(&[], 1.0).of.is_empty());
+    assert!(divide(&[], 1.0).of.is_empty());
 }
 
 /// A load that grows between two divisions is not held back while there is room; where there is little, little is granted.
 #[test]
 fn a_grant_has_the_room_that_the_budget_has() {
     let takes = |host_cpus| {
-        let shares = share(&[busy(1.0)], host_cpus);
+        let shares = divide(&[busy(1.0)], host_cpus);
         (shares.of[0].rate_hz, shares.of[0].granted_ratio / shares.spent_cpus)
     };
-    let (rate_hz, needed) = takes(share(&[busy(1.0)], 1.0).spent_cpus);
+    let (rate_hz, needed) = takes(divide(&[busy(1.0)], 1.0).spent_cpus);
     assert!((needed - 1.0).abs() < 1e-6);
     for (host_cpus, most) in [(2.0, 2.0), (100.0, MOST_HEADROOM)] {
-        let (with_room_hz, headroom) = takes(host_cpus * share(&[busy(1.0)], 1.0).spent_cpus);
+        let (with_room_hz, headroom) = takes(host_cpus * divide(&[busy(1.0)], 1.0).spent_cpus);
         assert_eq!(with_room_hz, rate_hz);
         assert!((headroom - most).abs() < 1e-6, "{headroom}");
     }
     // A target that costs nothing, of a host that has nothing.
     let idle = Demand { fixed_cpus: 0.0, ..busy(0.0) };
-    let (poor, rich) = (share(&[idle], 0.0).of[0], share(&[idle], 1.0).of[0]);
+    let (poor, rich) = (divide(&[idle], 0.0).of[0], divide(&[idle], 1.0).of[0]);
     assert!((rich.granted_ratio / poor.granted_ratio - MOST_HEADROOM).abs() < 1e-6, "{poor:?} {rich:?}");
 }
 
@@ -127,7 +127,7 @@ fn what_one_does_not_need_the_others_get() {
     // Within a generous budget of its own, the law of the first asks for little: it is sure of its profile.
     let sure = Demand { error: 0.01, slowdown_ratio: 0.2, ..busy(4.0) };
     let (beside_sure, beside_equal) =
-        (share(&[sure, busy(4.0)], 0.04).of[1], share(&[busy(4.0), busy(4.0)], 0.04).of[1]);
+        (divide(&[sure, busy(4.0)], 0.04).of[1], divide(&[busy(4.0), busy(4.0)], 0.04).of[1]);
     assert!(beside_sure.rate_hz > 1.2 * beside_equal.rate_hz, "{beside_sure:?} {beside_equal:?}");
 }
 
@@ -142,7 +142,7 @@ fn replicas_get_what_makes_the_error_of_the_whole_fleet_least() {
         let of_the_fleet = |service_hz: f64, own_hz: f64| {
             replicas * error(service_hz, replicas) + replicas * error(own_hz, 1.0)
         };
-        let shared = share(&[one_of_many, alone], host_cpus);
+        let shared = divide(&[one_of_many, alone], host_cpus);
         let found = of_the_fleet(shared.of[0].rate_hz, shared.of[1].rate_hz);
         let most_hz = host_cpus / alone.sample_s;
         let grid = (1..400).map(|at| most_hz * f64::from(at) / 400.0);
@@ -156,12 +156,12 @@ fn replicas_get_what_makes_the_error_of_the_whole_fleet_least() {
 #[test]
 fn too_many_targets_are_told_and_none_is_forgotten() {
     let demands = vec![busy(1.0); 2000];
-    let shares = share(&demands, 0.02); // their fixed costs alone are 0.6
+    let shares = divide(&demands, 0.02); // their fixed costs alone are 0.6
     assert!(shares.is_short && shares.spent_cpus >= 0.6);
     assert!(shares.of.iter().all(|share| share.granted_ratio > 0.0));
-    let shares = share(&demands, 1.0);
+    let shares = divide(&demands, 1.0);
     assert!(shares.is_short && shares.of[0].rate_hz > 0.0 && (shares.spent_cpus - 1.0).abs() < 1e-9);
-    let shares = share(&demands, 4.0);
+    let shares = divide(&demands, 4.0);
     assert!(!shares.is_short && (shares.spent_cpus - 4.0).abs() < 1e-6);
 }
 
@@ -181,11 +181,11 @@ fn what_is_no_number_takes_nothing() {
             Demand { cap_hz: value, ..busy(1.0) },
         ];
         for demand in broken {
-            let shares = share(&[demand, busy(1.0)], 0.01);
+            let shares = divide(&[demand, busy(1.0)], 0.01);
             let finite = |share: &Share| share.rate_hz >= 0.0 && share.granted_ratio >= 0.0;
             assert!(shares.of.iter().all(finite), "{demand:?}: {shares:?}");
         }
-        assert!(share(&[busy(1.0)], value).of[0].granted_ratio > 0.0);
+        assert!(divide(&[busy(1.0)], value).of[0].granted_ratio > 0.0);
     }
 }
 
@@ -199,7 +199,7 @@ proptest! {
         let claims: Vec<DemandTerms> = demands.iter().map(DemandTerms::new).collect();
         prop_assume!(claims.iter().all(|claim| claim.most_hz > 1e-3));
         let host_cpus = fixed + part * spent(&claims, |claim| claim.most_hz);
-        let shares = share(&demands, host_cpus);
+        let shares = divide(&demands, host_cpus);
         let found = loss(&demands, &rates(&shares));
         match best_on_a_grid(&demands, host_cpus) {
             Some(best) => prop_assert!(found <= 1.0005 * best, "{found} {best} {shares:?}"),
@@ -213,7 +213,7 @@ proptest! {
         let [less, more] = [budgets[0].min(budgets[1]), budgets[0].max(budgets[1])];
         let fixed: f64 = demands.iter().map(|demand| demand.fixed_cpus).sum();
         for host_cpus in [less, more] {
-            let shares = share(&demands, host_cpus);
+            let shares = divide(&demands, host_cpus);
             // What the busy may spend of their grants; an idle one's are of a tenth of a CPU that it does not use.
             let granted = |(share, demand): (&Share, &Demand)| share.granted_ratio * demand.busy_cpus;
             let granted_cpus: f64 = shares.of.iter().zip(&demands).map(granted).sum();
@@ -225,7 +225,7 @@ proptest! {
                 prop_assert!(shares.is_short || share.rate_hz >= claim.floor_hz);
             }
         }
-        let (poor, rich) = (share(&demands, less), share(&demands, more));
+        let (poor, rich) = (divide(&demands, less), divide(&demands, more));
         for (poor, rich) in poor.of.iter().zip(&rich.of) {
             prop_assert!(rich.rate_hz >= poor.rate_hz * (1.0 - 1e-9), "{poor:?} {rich:?}");
             prop_assert!(rich.granted_ratio >= poor.granted_ratio * (1.0 - 1e-9));
@@ -235,9 +235,9 @@ proptest! {
     /// What a target gets does not depend on its place in the list, but for the last digits of sums.
     #[test]
     fn the_order_does_not_matter(demands in prop::collection::vec(demand(), 1..20), host_cpus in 1e-3..2.0_f64) {
-        let forward = rates(&share(&demands, host_cpus));
+        let forward = rates(&divide(&demands, host_cpus));
         let reversed: Vec<Demand> = demands.iter().rev().copied().collect();
-        let backward = rates(&share(&reversed, host_cpus));
+        let backward = rates(&divide(&reversed, host_cpus));
         for (a, b) in forward.iter().zip(backward.iter().rev()) {
             prop_assert!((a - b).abs() <= 1e-6 * a.abs(), "{a} {b}");
         }
@@ -249,11 +249,11 @@ proptest! {
 
     #[test]
     fn two_thousand_targets_are_shared_among(demands in prop::collection::vec(demand(), 2000), host_cpus in 1.0..40.0_f64) {
-        let shares = share(&demands, host_cpus);
+        let shares = divide(&demands, host_cpus);
         let fixed: f64 = demands.iter().map(|demand| demand.fixed_cpus).sum();
         prop_assert_eq!(shares.of.len(), 2000);
         prop_assert!(shares.spent_cpus <= host_cpus.max(fixed) * (1.0 + 1e-9));
         prop_assert!(shares.price == 0.0 || shares.is_short || shares.spent_cpus > 0.99 * host_cpus);
-        prop_assert_eq!(shares, share(&demands, host_cpus));
+        prop_assert_eq!(shares, divide(&demands, host_cpus));
     }
 }

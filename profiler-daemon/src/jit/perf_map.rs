@@ -1,4 +1,4 @@
-//! A list of generated code (a perf map), of which what was read is remembered.
+//! A perf map: a list of generated code, of which what was read is remembered.
 
 use std::fs::File;
 use std::os::unix::fs::{FileExt, MetadataExt};
@@ -9,13 +9,13 @@ use symbolizer::{NamedFrame, PerfMap};
 
 use crate::objects::names::{About, FoundFunctions, KeptNames, NameRoom, Naming};
 
-/// Of a longer list, the end is read: later lines count.
+/// Of a longer perf map, the end is read: later lines count.
 const LONGEST_LIST: u64 = 64 << 20;
-/// So much before the end of what was read tells whether a list has grown, or was written anew (bytes).
+/// So much before the end of what was read tells whether a perf map has grown, or was written anew (bytes).
 const JOINT: u64 = 256;
 
-/// A list, open.
-pub(super) struct List {
+/// A perf map, open.
+pub(super) struct PerfMapFile {
     file: File,
     /// Where it was found.
     pub(super) path: String,
@@ -34,12 +34,12 @@ struct Read {
     joint: Vec<u8>,
 }
 
-impl List {
+impl PerfMapFile {
     pub(super) fn new(file: File, path: String) -> Self {
         Self { file, path, names: Arc::default(), read: Mutex::default() }
     }
 
-    /// The functions at these addresses, as the list tells at this moment. Nothing is read if it told of all of them before
+    /// The functions at these addresses, as the perf map tells at this moment. Nothing is read if it told of all of them before
     /// and has not changed since; of one that has grown, what was appended; all of it for addresses that are new.
     pub(super) fn names(&self, addresses: &[u64], room: &NameRoom, now: Naming) -> Vec<Option<NamedFrame>> {
         let mut read = self.read.lock().unwrap_or_else(PoisonError::into_inner);
@@ -144,8 +144,8 @@ mod tests {
     use crate::objects::{ObjectStore, Symbols};
     use std::io::Write;
 
-    fn names(list: &List, room: &NameRoom, addresses: &[u64]) -> Vec<Option<String>> {
-        let found = list.names(addresses, room, room.begin());
+    fn names(perf_map: &PerfMapFile, room: &NameRoom, addresses: &[u64]) -> Vec<Option<String>> {
+        let found = perf_map.names(addresses, room, room.begin());
         found.into_iter().map(|frame| Some(frame?.name.to_string())).collect()
     }
 
@@ -158,7 +158,7 @@ mod tests {
         let mut file = tempfile::NamedTempFile::new().unwrap();
         let store = ObjectStore::new(&Symbols::new(1 << 28));
         let room = store.snapshot().names;
-        let list = List::new(file.reopen().unwrap(), "list".to_owned());
+        let perf_map = PerfMapFile::new(file.reopen().unwrap(), "perf-7.map".to_owned());
         let line_bytes = |count: u64| {
             (0..count).map(|i| format!("{:x} 10 f{i}\n", 0x1000 + 16 * i).len() as u64).sum::<u64>()
         };
@@ -167,18 +167,18 @@ mod tests {
         }
         file.flush().unwrap();
         let whole = line_bytes(10_000);
-        assert_eq!(names(&list, &room, &[0x1000, 0x1010, 0x7]), some(&["f0", "f1", ""]));
+        assert_eq!(names(&perf_map, &room, &[0x1000, 0x1010, 0x7]), some(&["f0", "f1", ""]));
         assert_eq!((room.counts().lists, room.counts().list_bytes), (1, whole));
         for _ in 0..1_000 {
-            assert_eq!(names(&list, &room, &[0x1010, 0x1000, 0x7]), some(&["f1", "f0", ""]));
+            assert_eq!(names(&perf_map, &room, &[0x1010, 0x1000, 0x7]), some(&["f1", "f0", ""]));
         }
         assert_eq!(room.counts().lists, 1, "nothing is new");
         // Other code at an address that is not asked for now, the beginning of a line, and code where there was none.
         write!(file, "1000 8 other\n7 1 seven\n1010 10 hal").unwrap();
-        assert_eq!(names(&list, &room, &[0x1010, 0x7]), some(&["f1", "seven"]), "half of a line");
+        assert_eq!(names(&perf_map, &room, &[0x1010, 0x7]), some(&["f1", "seven"]), "half of a line");
         assert_eq!(room.counts().list_bytes, whole + 34);
         writeln!(file, "f").unwrap();
-        assert_eq!(names(&list, &room, &[0x1010, 0x1000, 0x1008]), some(&["half", "other", "f0"]));
+        assert_eq!(names(&perf_map, &room, &[0x1010, 0x1000, 0x1008]), some(&["half", "other", "f0"]));
         assert_eq!(room.counts().list_bytes, whole + 34 + 13 + whole + 36, "one address is new");
         assert_eq!(room.counts().lists, 4);
     }
@@ -187,14 +187,14 @@ mod tests {
     fn a_list_that_is_written_anew_is_read_anew() {
         let file = tempfile::NamedTempFile::new().unwrap();
         let room = ObjectStore::new(&Symbols::new(1 << 28)).snapshot().names;
-        let list = List::new(file.reopen().unwrap(), "list".to_owned());
+        let perf_map = PerfMapFile::new(file.reopen().unwrap(), "perf-7.map".to_owned());
         let mut last = String::new();
         for name in ["first", "second", "a third one", "4"] {
             std::fs::write(file.path(), format!("1000 10 {name}\n2000 10 rest\n")).unwrap();
-            assert_eq!(names(&list, &room, &[0x1000]), some(&[name]), "after {last}");
+            assert_eq!(names(&perf_map, &room, &[0x1000]), some(&[name]), "after {last}");
             last = name.to_owned();
         }
         std::fs::write(file.path(), "").unwrap();
-        assert_eq!(names(&list, &room, &[0x1000]), some(&[""]));
+        assert_eq!(names(&perf_map, &room, &[0x1000]), some(&[""]));
     }
 }

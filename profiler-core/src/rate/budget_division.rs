@@ -24,10 +24,10 @@
 //! budget is too small for that, the same part of it for all.
 //!
 //! ```
-//! use profiler_core::rate::share::{Demand, share};
+//! use profiler_core::rate::budget_division::{Demand, divide};
 //!
 //! let busy = Demand { busy_cpus: 1.0, sample_s: 20e-6, target_s: 15e-6, error: 0.4, ..Demand::default() };
-//! let shares = share(&[busy, Demand { busy_cpus: 8.0, ..busy }], 0.04);
+//! let shares = divide(&[busy, Demand { busy_cpus: 8.0, ..busy }], 0.04);
 //! assert!((shares.spent_cpus - 0.04).abs() < 1e-6);
 //! // A sample of the one that keeps eight CPUs busy takes eight times as much of the host.
 //! assert!(shares.of[0].granted_ratio > shares.of[1].granted_ratio);
@@ -106,7 +106,7 @@ pub struct Share {
 
 /// The division of the host's budget.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Shares {
+pub struct Division {
     /// A share for each target, in the order of the demands.
     pub of: Vec<Share>,
     /// The sum that the shares spend (CPUs).
@@ -165,7 +165,7 @@ fn two_thirds_power(value: f64) -> f64 {
 /// Shares `host_cpus` (CPU-seconds per second for all targets together, without what is spent on none of them).
 ///
 /// Linear in the number of targets, and the same for the same demands.
-pub fn share(demands: &[Demand], host_cpus: f64) -> Shares {
+pub fn divide(demands: &[Demand], host_cpus: f64) -> Division {
     let claims: Vec<DemandTerms> = demands.iter().map(DemandTerms::new).collect();
     let fixed: f64 = demands.iter().map(|demand| amount(demand.fixed_cpus)).sum();
     let left = amount(amount(host_cpus) - fixed);
@@ -215,13 +215,13 @@ fn shares(
     fixed: f64,
     price: f64,
     rate_hz: impl Fn(&DemandTerms) -> f64,
-) -> Shares {
+) -> Division {
     let of = |(demand, claim): (&Demand, &DemandTerms)| {
         let rate_hz = rate_hz(claim);
         let needed = demand.fixed_ratio() + rate_hz * amount(demand.sample_s);
         Share { rate_hz, granted_ratio: needed.min(f64::MAX) }
     };
-    Shares {
+    Division {
         of: demands.iter().zip(claims).map(of).collect(),
         spent_cpus: fixed + spent(claims, &rate_hz),
         price,
