@@ -42,8 +42,8 @@ pub enum Reason {
     /// The other file of debug information that was split was not found.
     #[error("the file {0}, which holds the debug information of a unit, was not found")]
     NoSplitFile(String),
-    /// A journal of generated code begins or goes on like none.
-    #[error("the journal of generated code is corrupt")]
+    /// A jitdump begins or goes on like none.
+    #[error("the jitdump is corrupt")]
     CorruptJitDump,
     /// Every address in the kernel's list is zero (`kptr_restrict`, or no privilege).
     #[error("the kernel hides its addresses")]

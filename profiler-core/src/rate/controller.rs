@@ -195,8 +195,8 @@ impl RateController {
         (self.began_ns, self.retuning.retuned_ns) = (at_ns, at_ns);
     }
 
-    /// Processes a reading of the time since the last step, and decides on the rate until the next one, about
-    /// 100 ms later.
+    /// Processes a reading of the time since the last step, and decides on the rate until the next one, 25 to 100 ms
+    /// later.
     pub fn step(&mut self, reading: &Reading, shares: &TopShares) -> Decision {
         if !self.started {
             self.begin(reading.at_ns.saturating_sub(FIRST_TICK_NS));

@@ -7,12 +7,12 @@ const WIDTH: f64 = 0.4;
 const HARMONIC: f64 = 1.059_122_325_484_004_5;
 /// Half the width of a step, relative to its length.
 const STEP_WIDTH: f64 = 0.1;
-/// How often an event is redrawn (ns), on average, once the run is `SHARE_OF_RUN` times as old.
+/// How often an event is redrawn (ns), on average, from .8 s on.
 const REDRAW_NS: u64 = 100_000_000;
 /// How often it is redrawn at first (ns). Of a run of half a second, a tenth of a second with a period in step with the
 /// program's own would be a fifth: more than its intervals allow for.
 const FIRST_REDRAW_NS: u64 = 25_000_000;
-/// A run is redrawn so often in the time that it has lasted, at most.
+/// A step lasts for at most this part of the time so far.
 const SHARE_OF_RUN: u64 = 8;
 /// Samples that an event takes between two redraws, at least.
 pub(super) const REDRAW_SAMPLES: u32 = 10;

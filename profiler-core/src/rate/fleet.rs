@@ -18,7 +18,7 @@
 //! w·( o·λ + (A/√R)/√λ )
 //! ```
 //!
-//! the loss of a target of the same weight w whose A is smaller by √R ([`super::share`]).
+//! the loss of a target of the same weight w whose A is smaller by √R ([`super::budget_division`]).
 //!
 //! **Under one common rate.** Targets that share a sampler have one λ. Scored in CPU-seconds again, target i of c_i CPUs loses
 //! c_i·(o·λ + A/√(R_i·λ)); the sum is that of one target of A·Σ(c_i/√R_i)/Σc_i, so that they follow the law for

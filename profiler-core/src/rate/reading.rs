@@ -1,6 +1,6 @@
 //! What was measured since the last step.
 
-/// Counts of one step of the daemon (about 100 ms). All are increments since the reading before.
+/// Counts of one step of the daemon (25 ms at the start of a run, 100 ms later). All are increments since the reading before.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Reading {
     /// When it was taken: ns on the monotonic clock.

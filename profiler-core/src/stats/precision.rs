@@ -50,7 +50,7 @@ impl Goal {
     /// Whether the goal is reached: each of the top functions' long-run shares is within `ratio` of what was seen, at
     /// this and all other looks.
     ///
-    /// Never reached while there are too few windows to see an inflation, or too few visits to judge it. A goal
+    /// Never reached while [nothing is said of other runs](IntervalTable::inflation_is_known). A goal
     /// outside of ±.01% … ±100% is brought into it; NaN is taken for the default's.
     pub fn judge(&self, table: &IntervalTable) -> Precision {
         let relative = if self.relative.is_nan() { Goal::default().relative } else { self.relative };

@@ -24,7 +24,8 @@
 //! that of long bouts.
 //!
 //! **Limits.** Measured by `just coverage`. Functions that were not seen have no row. What a run cannot show, see [`super::batch`]: of fewer
-//! than six windows or some thirty visits it shows nothing of other runs, and nothing is said of them. Intervals are for one look at the
+//! than six windows or some thirty visits, or where no function comes and goes in five windows, it shows nothing of other runs, and nothing
+//! is said of them. Intervals are for one look at the
 //! table: see [`super::precision`] for many.
 
 mod pool;

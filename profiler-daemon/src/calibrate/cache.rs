@@ -98,24 +98,29 @@ fn pooled(quick: &[CostModel]) -> Option<CostModel> {
     let last = quick.last()?;
     let all = |figure: fn(&CostModel) -> Option<Cost>| quick.iter().filter_map(figure).collect::<Vec<Cost>>();
     let figure = |figure| median(all(figure), SYSTEMATIC);
+    // What could not be measured is a guess each time, or near it: that these agree makes them no surer.
+    let weighed = |of: fn(&CostModel) -> Cost, all: Option<Cost>| {
+        all.map_or(of(last), |found| Cost::new(found.mean_ns, found.se_ns.max(of(last).se_ns)))
+    };
     let per_sample_ns = figure(|model| Some(model.per_sample_ns))?;
+    let latest_sensitivity = quick.iter().rev().find_map(|model| model.cache_sensitivity);
     let most_ns = per_sample_ns.mean_ns / 3.0; // a model that is less sure is not kept: see `is_plausible`
     Some(CostModel {
         per_sample_ns: Cost::new(per_sample_ns.mean_ns, per_sample_ns.se_ns.min(most_ns)),
-        per_frame_ns: figure(|model| Some(model.per_frame_ns))?,
-        per_byte_ns: figure(|model| Some(model.per_byte_ns))?,
-        per_switch_ns: figure(|model| Some(model.per_switch_ns))?,
+        per_frame_ns: weighed(|model| model.per_frame_ns, figure(|model| Some(model.per_frame_ns))),
+        per_byte_ns: weighed(|model| model.per_byte_ns, figure(|model| Some(model.per_byte_ns))),
+        per_switch_ns: weighed(|model| model.per_switch_ns, figure(|model| Some(model.per_switch_ns))),
         per_handler_ns: figure(|model| model.per_handler_ns),
         // It is compared with what is measured in the same way later.
         per_interrupt_ns: median(all(|model| model.per_interrupt_ns), 0.0),
-        cache_sensitivity: last.cache_sensitivity.map(|of_last| CacheSensitivity {
+        cache_sensitivity: latest_sensitivity.map(|latest| CacheSensitivity {
             handler_ns: figure(|model| Some(model.cache_sensitivity?.handler_ns))
-                .unwrap_or(of_last.handler_ns),
-            frame_ns: figure(|model| Some(model.cache_sensitivity?.frame_ns)).unwrap_or(of_last.frame_ns),
-            byte_ns: figure(|model| Some(model.cache_sensitivity?.byte_ns)).unwrap_or(of_last.byte_ns),
+                .unwrap_or(latest.handler_ns),
+            frame_ns: figure(|model| Some(model.cache_sensitivity?.frame_ns)).unwrap_or(latest.frame_ns),
+            byte_ns: figure(|model| Some(model.cache_sensitivity?.byte_ns)).unwrap_or(latest.byte_ns),
             outside_ns: figure(|model| Some(model.cache_sensitivity?.outside_ns))
-                .unwrap_or(of_last.outside_ns),
-            ..of_last // one kind of samples alone does not show how the rest grows
+                .unwrap_or(latest.outside_ns),
+            ..latest // one kind of samples alone does not show how the rest grows
         }),
         ..*last
     })

@@ -33,8 +33,8 @@ impl Daemon {
 
     /// Whether a target has this name, or a section's `each` may give it to one.
     fn may_be_called(&self, name: &str) -> bool {
-        let section = name.split_once(':').map_or(name, |(section, _)| section);
-        [name, section].iter().any(|name| self.named(name).is_some())
+        let mut sections = name.match_indices(':').map(|(at, _)| &name[..at]);
+        self.named(name).is_some() || sections.any(|section| self.discovery.has_section(section))
     }
 
     /// When the next requested window may be ended; `None` if no request waits.

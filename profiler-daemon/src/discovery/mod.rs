@@ -119,6 +119,11 @@ impl Discovery {
         self.sections_changed();
     }
 
+    /// Whether there is a section of this name, whatever becomes of its targets.
+    pub(crate) fn has_section(&self, name: &str) -> bool {
+        self.sections.iter().any(|section| section.settings.name == name)
+    }
+
     /// Why these targets cannot replace those from the settings: a requested target has the name of one of them.
     pub(crate) fn name_conflict(&self, targets: &[TargetSettings]) -> Option<String> {
         let (taken, requested) = targets.iter().find_map(|target| {

@@ -250,7 +250,7 @@ impl JitDump {
     /// There is no room to read on: what it told stays, for the time until then.
     pub fn give_up(&mut self) {
         let bytes = self.held_bytes();
-        self.end.get_or_insert(Reason::TooLarge { what: "the journal of generated code".into(), bytes });
+        self.end.get_or_insert(Reason::TooLarge { what: "the jitdump".into(), bytes });
         self.is_behind = false;
         self.be_deaf(self.last_ns);
     }

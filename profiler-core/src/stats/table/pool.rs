@@ -9,9 +9,8 @@ const POOL_FREEDOM: f64 = 8.0;
 const VISITS_PER_SAMPLE: f64 = 2.0;
 /// A run of fewer visits does not show how long they are, and so nothing of another run.
 const FEWEST_VISITS: f64 = 32.0;
-/// Nor does one in which functions come and go in fewer windows, all functions together: that may be one visit after another, and a
-/// short one so far.
-const FEWEST_APPEARANCES: f64 = 10.0;
+/// Nor does one in which no function comes and goes in so many windows: that may be one visit after another, and a short one so far.
+const FEWEST_APPEARANCES: f64 = 5.0;
 /// A program is regular that scatters by less than the first more than independent samples do, and none that does by the second.
 const REGULAR: (f64, f64) = (3.0, 5.0);
 /// Functions are of different kinds: their inflation in common is worth so much of the freedom it would have.
@@ -99,8 +98,8 @@ impl PooledProfile {
         if own.is_finite() && variance_ns2 > 0.0 { own.min(self.effective) } else { self.effective }
     }
 
-    /// In how many windows a function was seen, or where it was nearly always seen: was not; windows with little of it count for less
-    /// (Kish).
+    /// In how many windows a function was seen, or others where it has more than half of the time; windows with little of that count for
+    /// less (Kish).
     fn appearances(&self, seen: &SeenFunction) -> f64 {
         let (mut sum, mut squares, mut product) = (0.0, 0.0, 0.0);
         for (place, weight_ns) in &seen.parts {
@@ -158,7 +157,7 @@ impl Pool {
         let comparisons = (1.0 / concentration - 1.0).max(1.0) * batches.most().saturating_sub(1) as f64;
         let visits = VISITS_PER_SAMPLE * profile.effective / inflation;
         let functions = profile.seen.iter().filter(|seen| seen.share > 0.0).count();
-        let appearances: f64 = profile.seen.iter().map(|seen| profile.appearances(seen)).sum();
+        let appearances = profile.seen.iter().map(|seen| profile.appearances(seen)).fold(0.0, f64::max);
         let is_long = batches.most() > 0
             && functions > 1
             && visits >= FEWEST_VISITS

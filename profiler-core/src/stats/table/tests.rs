@@ -55,26 +55,31 @@ fn of_phases_as_long_as_the_run_nothing_is_said_of_other_runs() {
     assert!(phases.rows()[0].this_run.low > 0.4 && phases.rows()[0].tied_with_next, "{phases:?}");
 }
 
-/// How much other runs differ is not seen in five windows, however many samples they hold.
 /// A run that was in one function until another began in its last window looks like a program that is rarely in the second.
 #[test]
 fn of_a_function_that_was_only_seen_at_the_end_nothing_is_said() {
     const WINDOWS: u32 = 20;
     let all = vec![WindowSums { weight_ns: 1e9, samples: 1_000, ..WindowSums::default() }; WINDOWS as usize];
-    let seen = |rare: Vec<Part>| {
+    // Beside one function, others that are all alike.
+    let seen = |count: u64, rare: Vec<Part>| {
         let usual = |window| {
-            let other = rare.iter().find(|part| part.window == window).map_or(0, |part| part.samples);
-            part(window, (1_000 - other) as f64 * 1e6, 1_000 - other)
+            let others =
+                rare.iter().find(|part| part.window == window).map_or(0, |part| count * part.samples);
+            part(window, (1_000 - others) as f64 * 1e6, 1_000 - others)
         };
-        let usual = (0..WINDOWS).map(usual).collect();
-        IntervalTable::new(&all, &[usual, rare], Confidence::default())
+        let mut functions = vec![(0..WINDOWS).map(usual).collect()];
+        functions.extend((0..count).map(|_| rare.clone()));
+        IntervalTable::new(&all, &functions, Confidence::default())
     };
-    let at_the_end = seen(vec![part(WINDOWS - 1, 20e6, 20)]);
-    assert!(!at_the_end.inflation_is_known() && at_the_end.rows()[0].tied_with_next, "{at_the_end:?}");
-    let now_and_then = seen((0..WINDOWS).map(|window| part(window, 1e6, 1)).collect());
+    for count in [1, 10] {
+        let at_the_end = seen(count, vec![part(WINDOWS - 1, 20e6, 20)]);
+        assert!(!at_the_end.inflation_is_known() && at_the_end.rows()[0].tied_with_next, "{at_the_end:?}");
+    }
+    let now_and_then = seen(1, (0..WINDOWS).map(|window| part(window, 1e6, 1)).collect());
     assert!(now_and_then.inflation_is_known() && !now_and_then.rows()[0].tied_with_next, "{now_and_then:?}");
 }
 
+/// How much other runs differ is not seen in five windows, however many samples they hold.
 #[test]
 fn of_few_windows_nothing_is_said_of_other_runs() {
     let functions = [steady(6, 20), steady(6, 80)];

@@ -11,9 +11,9 @@ use crate::output::DecisionLog;
 use crate::sampler::source::Attachment;
 
 /// A full step is taken at least this often (ns), and once in `SHARE_OF_RUN` of the run so far: the anytime law falls
-/// quickly at first.
+/// quickly at first. A step lasts for an eighth of the run then, so that every other one may be calm.
 const LONGEST_CALM_NS: u64 = 500_000_000;
-const SHARE_OF_RUN: u64 = 10;
+const SHARE_OF_RUN: u64 = 5;
 /// A step is not calm if it spends more than this share of a budget.
 const CALM_SPENDING: f64 = 0.5;
 /// A step is not calm if its samples cost more than this multiple of the usual cost.
