@@ -31,9 +31,9 @@ pub struct Dither {
 }
 
 impl Dither {
-    /// A sequence that `seed` determines, at the beginning of a run.
+    /// A sequence that `seed` determines, for steps of full length.
     pub fn new(seed: u64) -> Self {
-        Dither { rng: fastrand::Rng::with_seed(seed), usual_step_ns: FIRST_REDRAW_NS }
+        Dither { rng: fastrand::Rng::with_seed(seed), usual_step_ns: REDRAW_NS }
     }
 
     /// A period for the next stretch, uniform within ±40% around one that makes the mean *rate*

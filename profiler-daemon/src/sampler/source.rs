@@ -126,8 +126,8 @@ pub(crate) trait Source {
     /// Sets the mean period of all clocks (ns), each when it is its turn.
     fn set_period(&mut self, period_ns: u64);
 
-    /// Draws the time until the next redraw, `elapsed_ns` after the run began (ns).
-    fn draw_step_ns(&mut self, elapsed_ns: u64) -> u64;
+    /// Draws the time until the next redraw in a run of this age (ns).
+    fn draw_step_ns(&mut self, age_ns: u64) -> u64;
 
     /// Hands over every record made until `until_ns`, in time order.
     fn drain(&mut self, until_ns: u64, handle: &mut dyn FnMut(Drained<'_>));

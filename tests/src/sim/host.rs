@@ -56,7 +56,7 @@ impl<'a> Host<'a> {
         let thread = |i| Thread::new(i as u32, seed * 1_000 + i as u64, first.period_ns, &mut dither);
         let threads = (0..most).map(thread).collect();
         let rng = fastrand::Rng::with_seed(seed ^ 0x5eed);
-        let next_step_ns = dither.step_ns(0);
+        let next_step_ns = dither.step_ns(u64::MAX); // the scenarios have a horizon
         let (visits, period_ns) = (ThreadVisits::default(), first.period_ns);
         Host {
             scenario,
@@ -102,7 +102,7 @@ impl<'a> Host<'a> {
                 || (looks && overdrawn(&Reading { target_cpu_ns: 0, ..reading }))
             {
                 let truth = self.truth((self.now_ns - started_ns) as f64, &mut slice, &reading, noise);
-                let step_ns = self.dither.step_ns(self.now_ns);
+                let step_ns = self.dither.step_ns(u64::MAX);
                 self.next_step_ns = (self.next_step_ns + step_ns).max(self.now_ns + MIN_STEP_NS.min(step_ns));
                 return (reading, self.shares(&slice), truth);
             }

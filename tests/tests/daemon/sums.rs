@@ -152,16 +152,17 @@ fn a_process_that_is_taken_from_a_group_counts_once() -> Result<()> {
     // A horizon of its own means events of its own.
     let target = format!("[[target]]\nname = \"group\"\ncgroup = {path:?}\nhorizon = \"20s\"\n");
     let daemon = Daemon::start_ample(60, &format!("[sampling]\nattach_mode = \"cgroup\"\n{target}"))?;
-    let is_attached_by = |name: &str, mode: &str| {
-        wait_until_told(mode, || daemon.target(name).is_ok_and(|target| target["attach_mode"] == mode))
-    };
-    is_attached_by("group", "cgroup")?;
+    wait_until_told("events of the group", || {
+        daemon.target("group").is_ok_and(|group| group["attach_mode"] == "cgroup")
+    })?;
     let pid = leaving.id().to_string();
     daemon
         .ctl(&["attach", &pid, "--as", "taken", "--horizon", "20s", "--duration", "1h"])?
         .expect_status(0)?;
-    is_attached_by("taken", "task")?;
-    is_attached_by("group", "task")?;
+    daemon.wait_for("taken", "sampled")?;
+    wait_until_told("the group without it", || {
+        daemon.target("group").is_ok_and(|group| group["processes"] == 1)
+    })?;
     // Figures are those of the last look, which may be a second old.
     let told = |name: &str| Ok::<_, anyhow::Error>(daemon.target(name)?["cpu_s"].as_f64().unwrap_or(0.0));
     let figures = || {

@@ -607,8 +607,12 @@ fn another_law_and_another_budget_of_own_time_are_adopted_in_full() {
     controller.start(0);
     controller.adopt(RateSettings { own_cpu_ratio: None, horizon_s: Some(60.0), ..personal.clone() });
     assert!(controller.budgets.own.is_none());
-    assert_eq!(controller.step(&reading(1, 10), &TopShares::default()).terms.law, LawInForce::Horizon);
+    assert_eq!(
+        (controller.age_for_steps_ns(0), controller.step(&reading(1, 10), &TopShares::default()).terms.law),
+        (u64::MAX, LawInForce::Horizon)
+    );
     controller.adopt(personal);
     assert!(controller.budgets.own.is_some());
     assert_eq!(controller.step(&reading(2, 10), &TopShares::default()).terms.law, LawInForce::Anytime);
+    assert_eq!(controller.age_for_steps_ns(7), 7);
 }

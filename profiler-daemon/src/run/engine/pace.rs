@@ -1,6 +1,6 @@
 //! When the next step of a target is due.
 //!
-//! A step comes every 90 to 110 ms (every 25 ms at the start of a run), at random: clocks that are redrawn at exact multiples would lock onto
+//! A step comes every 90 to 110 ms (25 ms at the start of a run without a horizon), at random: clocks that are redrawn at exact multiples would lock onto
 //! programs whose period divides them. While nothing changes and samples are 20 ms apart or more, every other
 //! one is left out; at 40 ms or more, three of four. The rings are read more often than that, every 25 ms, where the most
 //! expensive sample that the clocks can take would cost more than twice the usual one (a cheap interrupt and a
@@ -126,9 +126,13 @@ impl<L: DecisionLog> Engine<L> {
         self.pace.resting = self.pace.resting.map(|_| Rest::default());
     }
 
+    fn age_ns(&self) -> u64 {
+        self.controller.age_for_steps_ns(self.session.elapsed_ns())
+    }
+
     /// How long until the next step (ns).
     pub(super) fn next_pause_ns(&mut self) -> u64 {
-        let step_ns = self.sampler.draw_step_ns(self.session.elapsed_ns());
+        let step_ns = self.sampler.draw_step_ns(self.age_ns());
         let Some(rest) = &mut self.pace.resting else { return step_ns };
         let counts = &self.session.counts;
         let seen = counts.samples + counts.foreign + counts.side_records.own + counts.side_records.forks;
@@ -170,7 +174,7 @@ impl<L: DecisionLog> Engine<L> {
 
     /// How much earlier than it is due a step may come, so that it needs no wake-up of its own: longer while nothing happens.
     pub(super) fn slack_ns(&self) -> u64 {
-        let slack_ns = SLACK_NS.min(usual_step_ns(self.session.elapsed_ns()) / SLACK_OF_STEP);
+        let slack_ns = SLACK_NS.min(usual_step_ns(self.age_ns()) / SLACK_OF_STEP);
         self.pace.resting.map_or(0, |rest| slack_ns << (2 * rest.quiet_steps).min(LONGEST_SLACK))
     }
 }
