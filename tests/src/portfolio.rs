@@ -62,7 +62,7 @@ pub struct Program {
     least: f64,
 }
 
-/// How a program was sampled: what [`Workload::error`] needs.
+/// How a program was sampled: what `expected_error` needs.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Sampled {
     /// CPU time spent on sampling over the program's.
