@@ -553,8 +553,8 @@ impl RateController {
         }
     }
 
-    /// How old a run is for the length of its steps, `elapsed_ns` after it began. One with a horizon is never young: its rate does not fall at
-    /// first, and its intervals are read when it is long.
+    /// How old a run is for the length of its steps, `elapsed_ns` after it began. One with a horizon is never young: its rate
+    /// does not fall at first, and its intervals are read when it is long.
     pub fn age_for_steps_ns(&self, elapsed_ns: u64) -> u64 {
         self.schedule.map_or(u64::MAX, |_| elapsed_ns)
     }

@@ -15,8 +15,6 @@ const COST_SAMPLES: u64 = 5;
 /// The highest load is remembered for this long, at most for twice as long (ns): a burst counts as a steady load until
 /// it is known how often bursts come.
 const PEAK_NS: u64 = 10_000_000_000;
-/// A load is the mean of so long at least (ns): in a step of 25 ms at the start of a run, two threads may seem to be the usual load.
-const LOAD_NS: u64 = 80_000_000;
 
 /// The load of the last step.
 #[derive(Clone, Debug, Default)]
@@ -27,8 +25,6 @@ pub(super) struct CurrentLoad {
     peaks_cpus: [f64; 2],
     /// How long the span has lasted (ns).
     span_ns: u64,
-    /// Time and the target's CPU time since the last load was taken (ns).
-    since_ns: [u64; 2],
     non_targets: NonTargetLoad,
     /// Mean charge to the target per sample in the last step with enough samples (ns).
     recent_ns: f64,
@@ -39,7 +35,7 @@ impl CurrentLoad {
     pub(super) fn observe(&mut self, reading: &Reading, wall_ns: u64, rate_hz: f64, spend: &Spend) {
         if wall_ns > 0 {
             self.busy_cpus = reading.target_cpu_ns as f64 / wall_ns as f64;
-            self.remember_peak(wall_ns, reading.target_cpu_ns);
+            self.remember_peak(wall_ns);
             self.load.observe(wall_ns, reading.target_cpu_ns);
             self.non_targets.observe(reading.foreign_samples as f64, rate_hz, wall_ns as f64 * 1e-9);
         }
@@ -50,23 +46,13 @@ impl CurrentLoad {
         }
     }
 
-    fn remember_peak(&mut self, wall_ns: u64, cpu_ns: u64) {
+    fn remember_peak(&mut self, wall_ns: u64) {
         self.span_ns = self.span_ns.saturating_add(wall_ns);
         if self.span_ns > PEAK_NS {
             self.span_ns = wall_ns;
             self.peaks_cpus = [0.0, self.peaks_cpus[0]];
         }
-        let [since_ns, used_ns] = self.since_ns;
-        self.since_ns = [since_ns.saturating_add(wall_ns), used_ns.saturating_add(cpu_ns)];
-        if self.since_ns[0] >= LOAD_NS {
-            self.peaks_cpus[0] = self.peaks_cpus[0].max(self.load_since());
-            self.since_ns = [0; 2];
-        }
-    }
-
-    fn load_since(&self) -> f64 {
-        let [since_ns, used_ns] = self.since_ns;
-        used_ns as f64 / since_ns.max(1) as f64
+        self.peaks_cpus[0] = self.peaks_cpus[0].max(self.busy_cpus);
     }
 
     /// CPUs that the target kept busy.
@@ -77,10 +63,7 @@ impl CurrentLoad {
     /// The load to expect in the next ten seconds: the usual one, or, if none is known or the target does more, its
     /// peak of the last 10 to 20 s.
     pub(super) fn expected(&self) -> Expected {
-        let peak_cpus = match self.peaks_cpus[0].max(self.peaks_cpus[1]) {
-            0.0 => self.load_since(),
-            peak_cpus => peak_cpus,
-        };
+        let peak_cpus = self.peaks_cpus[0].max(self.peaks_cpus[1]);
         self.load.expected().unwrap_or(Expected { busy_cpus: peak_cpus, pace: [1.0; AGES] })
     }
 

@@ -91,36 +91,40 @@ impl StoredCalibration {
     }
 }
 
-/// The median of each figure. A quick calibration is off by as much in one as in the other, and not in the same direction: the whole
-/// model of the median cost of a sample had a handler of two thirds, by which samples seemed a sixth dearer than they were. `None`
-/// without a model.
+/// The median of each figure; `None` without a model. A quick calibration is off by as much in one figure as in another, and not in the
+/// same direction: all figures of the model with the median cost of a sample made samples a sixth dearer than they were.
 fn pooled(quick: &[CostModel]) -> Option<CostModel> {
     let last = quick.last()?;
-    let all = |figure: fn(&CostModel) -> Option<Cost>| quick.iter().filter_map(figure).collect::<Vec<Cost>>();
-    let figure = |figure| median(all(figure), SYSTEMATIC);
+    let found =
+        |figure: fn(&CostModel) -> Option<Cost>| quick.iter().filter_map(figure).collect::<Vec<Cost>>();
     // What could not be measured is a guess each time, or near it: that these agree makes them no surer.
-    let weighed = |of: fn(&CostModel) -> Cost, all: Option<Cost>| {
-        all.map_or(of(last), |found| Cost::new(found.mean_ns, found.se_ns.max(of(last).se_ns)))
+    let guessed = |figure: fn(&CostModel) -> Cost| {
+        let pooled = median(quick.iter().map(figure).collect(), SYSTEMATIC)?;
+        Some(Cost::new(pooled.mean_ns, pooled.se_ns.max(figure(last).se_ns)))
     };
-    let per_sample_ns = figure(|model| Some(model.per_sample_ns))?;
-    let latest_sensitivity = quick.iter().rev().find_map(|model| model.cache_sensitivity);
+    let sensitivities: Vec<CacheSensitivity> =
+        quick.iter().filter_map(|model| model.cache_sensitivity).collect();
+    let of_caches = |figure: fn(&CacheSensitivity) -> Cost| {
+        median(sensitivities.iter().map(figure).collect(), SYSTEMATIC)
+    };
+    let per_sample_ns = median(found(|model| Some(model.per_sample_ns)), SYSTEMATIC)?;
     let most_ns = per_sample_ns.mean_ns / 3.0; // a model that is less sure is not kept: see `is_plausible`
     Some(CostModel {
         per_sample_ns: Cost::new(per_sample_ns.mean_ns, per_sample_ns.se_ns.min(most_ns)),
-        per_frame_ns: weighed(|model| model.per_frame_ns, figure(|model| Some(model.per_frame_ns))),
-        per_byte_ns: weighed(|model| model.per_byte_ns, figure(|model| Some(model.per_byte_ns))),
-        per_switch_ns: weighed(|model| model.per_switch_ns, figure(|model| Some(model.per_switch_ns))),
-        per_handler_ns: figure(|model| model.per_handler_ns),
+        per_frame_ns: guessed(|model| model.per_frame_ns)?,
+        per_byte_ns: guessed(|model| model.per_byte_ns)?,
+        per_switch_ns: guessed(|model| model.per_switch_ns)?,
+        per_handler_ns: median(found(|model| model.per_handler_ns), SYSTEMATIC),
         // It is compared with what is measured in the same way later.
-        per_interrupt_ns: median(all(|model| model.per_interrupt_ns), 0.0),
-        cache_sensitivity: latest_sensitivity.map(|latest| CacheSensitivity {
-            handler_ns: figure(|model| Some(model.cache_sensitivity?.handler_ns))
-                .unwrap_or(latest.handler_ns),
-            frame_ns: figure(|model| Some(model.cache_sensitivity?.frame_ns)).unwrap_or(latest.frame_ns),
-            byte_ns: figure(|model| Some(model.cache_sensitivity?.byte_ns)).unwrap_or(latest.byte_ns),
-            outside_ns: figure(|model| Some(model.cache_sensitivity?.outside_ns))
-                .unwrap_or(latest.outside_ns),
-            ..latest // one kind of samples alone does not show how the rest grows
+        per_interrupt_ns: median(found(|model| model.per_interrupt_ns), 0.0),
+        cache_sensitivity: sensitivities.last().and_then(|latest| {
+            Some(CacheSensitivity {
+                handler_ns: of_caches(|caches| caches.handler_ns)?,
+                frame_ns: of_caches(|caches| caches.frame_ns)?,
+                byte_ns: of_caches(|caches| caches.byte_ns)?,
+                outside_ns: of_caches(|caches| caches.outside_ns)?,
+                ..*latest // one kind of samples alone does not show how the rest grows
+            })
         }),
         ..*last
     })

@@ -103,7 +103,7 @@ impl<'a> Host<'a> {
             {
                 let truth = self.truth((self.now_ns - started_ns) as f64, &mut slice, &reading, noise);
                 let step_ns = self.dither.step_ns(u64::MAX);
-                self.next_step_ns = (self.next_step_ns + step_ns).max(self.now_ns + MIN_STEP_NS.min(step_ns));
+                self.next_step_ns = (self.next_step_ns + step_ns).max(self.now_ns + MIN_STEP_NS);
                 return (reading, self.shares(&slice), truth);
             }
         }

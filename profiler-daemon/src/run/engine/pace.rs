@@ -1,7 +1,7 @@
 //! When the next step of a target is due.
 //!
-//! A step comes every 90 to 110 ms (25 ms at the start of a run without a horizon), at random: clocks that are redrawn at exact multiples would lock onto
-//! programs whose period divides them. While nothing changes and samples are 20 ms apart or more, every other
+//! A step comes every 90 to 110 ms, at random, and every 25 ms at the start of a run without a horizon: clocks that are redrawn
+//! at exact multiples would lock onto programs whose period divides them. While nothing changes and samples are 20 ms apart or more, every other
 //! one is left out; at 40 ms or more, three of four. The rings are read more often than that, every 25 ms, where the most
 //! expensive sample that the clocks can take would cost more than twice the usual one (a cheap interrupt and a
 //! large copy), and where samples of other processes would soon overspend the budget of a target that falls
@@ -13,8 +13,6 @@
 //! process has to be alive then).
 
 use std::time::Duration;
-
-use profiler_core::rate::usual_step_ns;
 
 use super::{Engine, SETTLING_NS};
 use crate::output::DecisionLog;
@@ -52,8 +50,6 @@ const LONGEST_REST_WITHOUT_MAPPINGS: u32 = 2;
 /// How much earlier or later one target among many may be stepped to share a wake-up (ns), and how often that is
 /// doubled while it rests.
 const SLACK_NS: u64 = 20_000_000;
-/// It is no more than this part of a step: one that comes too early redraws nothing.
-const SLACK_OF_STEP: u64 = 5;
 const LONGEST_SLACK: u32 = 5;
 
 /// How long nothing has happened.
@@ -126,13 +122,9 @@ impl<L: DecisionLog> Engine<L> {
         self.pace.resting = self.pace.resting.map(|_| Rest::default());
     }
 
-    fn age_ns(&self) -> u64 {
-        self.controller.age_for_steps_ns(self.session.elapsed_ns())
-    }
-
     /// How long until the next step (ns).
     pub(super) fn next_pause_ns(&mut self) -> u64 {
-        let step_ns = self.sampler.draw_step_ns(self.age_ns());
+        let step_ns = self.sampler.draw_step_ns(self.controller.age_for_steps_ns(self.session.elapsed_ns()));
         let Some(rest) = &mut self.pace.resting else { return step_ns };
         let counts = &self.session.counts;
         let seen = counts.samples + counts.foreign + counts.side_records.own + counts.side_records.forks;
@@ -174,7 +166,6 @@ impl<L: DecisionLog> Engine<L> {
 
     /// How much earlier than it is due a step may come, so that it needs no wake-up of its own: longer while nothing happens.
     pub(super) fn slack_ns(&self) -> u64 {
-        let slack_ns = SLACK_NS.min(usual_step_ns(self.age_ns()) / SLACK_OF_STEP);
-        self.pace.resting.map_or(0, |rest| slack_ns << (2 * rest.quiet_steps).min(LONGEST_SLACK))
+        self.pace.resting.map_or(0, |rest| SLACK_NS << (2 * rest.quiet_steps).min(LONGEST_SLACK))
     }
 }
