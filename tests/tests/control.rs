@@ -21,7 +21,7 @@ fn name(file: &Path) -> String {
 fn line(name: &str, seed: u64, outcome: &Outcome) -> String {
     format!(
         "{name:22} seed {seed}: {:6.0} of {:6.0} Hz, rate {:.2}..{:.2} of the optimum, o {:.2}..{:.2} of the truth, worst 0.2 s {:.2}, 1 s \
-         {:.2}, 10 s {:.3}, 60 s {:.3} of the budget, {:.1} retunes/min, throttled {:.3}, weights {:+.4}, realised {:.3}",
+         {:.2}, 10 s {:.3}, 60 s {:.3} of the budget, {:.1} retunes/min, throttled {:.3}, weights {:+.4}, realised {:.3}, samples {:.2} of the law's",
         outcome.rate_hz,
         outcome.optimum_hz,
         outcome.rate_ratio.0,
@@ -36,6 +36,7 @@ fn line(name: &str, seed: u64, outcome: &Outcome) -> String {
         outcome.throttled_ratio,
         outcome.weight_error_ratio,
         outcome.realised_ratio,
+        outcome.samples_of_law,
     )
 }
 

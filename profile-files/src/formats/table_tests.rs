@@ -75,6 +75,7 @@ fn precision_in_words() {
     let text = |ratio, converged, cpu_s| in_words(&run, ratio, converged, cpu_s);
     assert_eq!(text(0.04, true, Some(0.0)), "the largest functions are known to ±4.0%: converged (goal ±5%)");
     assert!(text(0.3, false, Some(75.4)).ends_with("±30.0%; ±5% takes 75 s more of CPU time at this rate"));
+    assert!(text(0.0504, false, Some(0.4)).ends_with("±5% takes 0.40 s more of CPU time at this rate"));
     assert!(text(0.3, false, None).ends_with("it is not known yet how long ±5% takes"));
     assert!(text(1.0, false, None).starts_with("too little is known"));
     run.how.stopped = "precise".to_owned();

@@ -50,6 +50,14 @@ impl Amount {
         }
     }
 
+    /// What of it a part of a run has.
+    fn part(self, part: f64) -> Self {
+        match self {
+            Self::Count(count) => Self::Count(super::runs::part_of(count, part)),
+            other => other,
+        }
+    }
+
     /// Takes in another of the same kind.
     fn take_in(&mut self, other: &Self) {
         match (self, other) {
@@ -92,6 +100,7 @@ impl MergedNotes {
             let (note, windows) = without_windows(note);
             let windows = counted(windows.unwrap_or(all).min(all));
             let (amount, text) = Amount::parse(note);
+            let amount = amount.part(part);
             let is_same = |known: &&mut Note| {
                 known.text == text && std::mem::discriminant(&known.amount) == std::mem::discriminant(&amount)
             };

@@ -1,7 +1,7 @@
 //! What several runs were together.
 //!
 //! Counts and times add up; ratios and rates are means over the targets' CPU time, and costs of a sample means over the
-//! samples, so that each is what one run over all of it would have found. Of a run that lies in the range in part, that
+//! samples, so that each is what one run over all of it would have found; runs that do not state a figure do not count in its mean. Of a run that lies in the range in part, that
 //! part of its counts is taken. Standard errors add up like the figures: the runs share a calibration, and err together. Those of
 //! other hosts have other calibrations: there variances add up.
 
@@ -26,13 +26,11 @@ pub(super) struct Runs {
     targets: BTreeSet<String>,
     /// Whether each run is of another host.
     are_independent: bool,
-    /// CPU time that the means are over (s).
-    cpu_s: f64,
-    /// Samples that the means are over.
-    samples: f64,
+    /// What each mean is over: CPU time (s), or samples.
+    weights: Run,
+    /// CPU time of the runs that say what their overhead is made of (s).
+    parts_cpu_s: f64,
     handler_runs: f64,
-    /// CPU time of those that say what interrupts cost (s).
-    interrupts_cpu_s: f64,
     /// The profiler's own CPU time that is held to a budget: without set-up, with samples of other processes (s).
     own_cpu_s: f64,
     changes: Vec<(u64, RateChange)>,
@@ -47,11 +45,12 @@ fn finite(figure: f64) -> f64 {
 }
 
 /// All of them, in one order.
-fn each(parts: &mut OverheadParts) -> [&mut f64; 8] {
+fn each(parts: &mut OverheadParts) -> [&mut f64; 9] {
     [
         &mut parts.base_ratio,
         &mut parts.frames_ratio,
         &mut parts.stack_ratio,
+        &mut parts.unseen_ratio,
         &mut parts.switches_ratio,
         &mut parts.side_records_ratio,
         &mut parts.foreign_ratio,
@@ -102,6 +101,7 @@ impl Runs {
         }
         add!(
             counts.lost,
+            counts.unseen,
             counts.undecodable,
             counts.throttled,
             counts.foreign_samples,
@@ -140,22 +140,26 @@ impl Runs {
             self.errors(self.sum.cpu.sampling_cpu_se_s, finite(run.cpu.sampling_cpu_se_s) * part);
     }
 
-    /// Adds `cpu_s` times each ratio; [`Self::finish`] divides.
+    /// Adds `cpu_s` times each ratio that the run states; [`Self::finish`] divides. 0 is what other tools' files say, and earlier
+    /// versions of these.
     fn ratios(&mut self, run: &Run, cpu_s: f64) {
         macro_rules! add {
-            ($($group:ident: $($ratio:ident),*;)*) => {$($(self.sum.$group.$ratio += finite(run.$group.$ratio) * cpu_s;)*)*};
+            ($($group:ident: $($ratio:ident),*;)*) => {$($(if run.$group.$ratio > 0.0 {
+                self.sum.$group.$ratio += finite(run.$group.$ratio) * cpu_s;
+                self.weights.$group.$ratio += cpu_s;
+            })*)*};
         }
         add!(
+            cost: interrupt_ratio;
             overhead: overhead_ratio, budget_ratio, slowdown_ratio, slowdown_budget_ratio, own_cpu_budget_ratio;
             rate: variance_ratio, replicas, rate_hz, optimum_rate_hz, unbounded_rate_hz;
         );
         let mut parts = run.overhead.overhead_parts;
+        if parts != OverheadParts::default() {
+            self.parts_cpu_s += cpu_s;
+        }
         for (sum, part) in each(&mut self.sum.overhead.overhead_parts).into_iter().zip(each(&mut parts)) {
             *sum += finite(*part) * cpu_s;
-        }
-        if run.cost.interrupt_ratio > 0.0 {
-            self.sum.cost.interrupt_ratio += finite(run.cost.interrupt_ratio) * cpu_s;
-            self.interrupts_cpu_s += cpu_s;
         }
         let worst = |a: f64, b: f64| a.max(finite(b));
         self.sum.overhead.overhead_worst_1s_ratio =
@@ -166,22 +170,26 @@ impl Runs {
             worst(self.sum.overhead.slowdown_worst_10s_ratio, run.overhead.slowdown_worst_10s_ratio);
         self.sum.overhead.own_cpu_worst_10s_ratio =
             worst(self.sum.overhead.own_cpu_worst_10s_ratio, run.overhead.own_cpu_worst_10s_ratio);
-        self.cpu_s += cpu_s;
     }
 
     /// Adds `samples` times the cost of each; [`Self::finish`] divides.
     fn costs(&mut self, run: &Run, samples: f64) {
-        self.sum.cost.overhead_us += finite(run.cost.overhead_us) * samples;
-        self.sum.cost.overhead_se_us =
-            self.errors(self.sum.cost.overhead_se_us, finite(run.cost.overhead_se_us) * samples);
-        self.sum.cost.self_us += finite(run.cost.self_us) * samples;
+        if run.cost.overhead_us > 0.0 {
+            self.sum.cost.overhead_us += finite(run.cost.overhead_us) * samples;
+            self.sum.cost.overhead_se_us =
+                self.errors(self.sum.cost.overhead_se_us, finite(run.cost.overhead_se_us) * samples);
+            self.weights.cost.overhead_us += samples;
+        }
+        if run.cost.self_us > 0.0 {
+            self.sum.cost.self_us += finite(run.cost.self_us) * samples;
+            self.weights.cost.self_us += samples;
+        }
         if let (Some(handler_us), Some(se_us)) = (run.cost.handler_us, run.cost.handler_se_us) {
             *self.sum.cost.handler_us.get_or_insert_default() += finite(handler_us) * samples;
             let sum_us = self.sum.cost.handler_se_us.unwrap_or_default();
             self.sum.cost.handler_se_us = Some(self.errors(sum_us, finite(se_us) * samples));
             self.handler_runs += samples;
         }
-        self.samples += samples;
     }
 
     fn words(&mut self, run: &Run) {
@@ -235,7 +243,7 @@ impl Runs {
         run.overhead.own_cpu_ratio = if sampled_s > 0.0 { own_cpu_s / sampled_s } else { 0.0 };
         run.counts.samples = stacks.iter().fold(0, |sum, stack| stack.samples.saturating_add(sum));
         let (taken, sampled_cpu_s) = (
-            run.counts.samples.saturating_add(run.counts.lost),
+            run.counts.samples.saturating_add(run.counts.lost).saturating_add(run.counts.unseen),
             run.cpu.target_cpu_s - run.cpu.not_sampled_cpu_s,
         );
         if self.runs > 1 && run.rate.rate_hz > 0.0 && taken > 0 && sampled_cpu_s > 0.0 {
@@ -255,25 +263,20 @@ impl Runs {
     }
 
     fn means(&mut self) {
-        macro_rules! divide {
-            ($by:expr; $($group:ident.$figure:ident),*) => {$(self.sum.$group.$figure /= $by;)*};
+        let divide = |sum: &mut f64, weight: f64| *sum = if weight > 0.0 { *sum / weight } else { 0.0 };
+        macro_rules! means {
+            ($($group:ident: $($figure:ident),*;)*) => {$($(
+                divide(&mut self.sum.$group.$figure, self.weights.$group.$figure);
+            )*)*};
         }
-        if self.cpu_s > 0.0 {
-            divide!(
-                self.cpu_s;
-                overhead.overhead_ratio, overhead.budget_ratio, overhead.slowdown_ratio, overhead.slowdown_budget_ratio, overhead.own_cpu_budget_ratio, rate.variance_ratio,
-                rate.replicas, rate.rate_hz, rate.optimum_rate_hz, rate.unbounded_rate_hz
-            );
-            each(&mut self.sum.overhead.overhead_parts).into_iter().for_each(|part| *part /= self.cpu_s);
-        } else {
-            self.sum.overhead.overhead_parts = OverheadParts::default();
-        }
-        if self.interrupts_cpu_s > 0.0 {
-            self.sum.cost.interrupt_ratio /= self.interrupts_cpu_s;
-        }
-        if self.samples > 0.0 {
-            divide!(self.samples; cost.overhead_us, cost.overhead_se_us, cost.self_us);
-        }
+        means!(
+            cost: interrupt_ratio, overhead_us, self_us;
+            overhead: overhead_ratio, budget_ratio, slowdown_ratio, slowdown_budget_ratio, own_cpu_budget_ratio;
+            rate: variance_ratio, replicas, rate_hz, optimum_rate_hz, unbounded_rate_hz;
+        );
+        divide(&mut self.sum.cost.overhead_se_us, self.weights.cost.overhead_us);
+        let parts_cpu_s = self.parts_cpu_s;
+        each(&mut self.sum.overhead.overhead_parts).into_iter().for_each(|part| divide(part, parts_cpu_s));
         let per_sample =
             |sum: &mut Option<f64>, samples: f64| *sum = sum.filter(|_| samples > 0.0).map(|us| us / samples);
         per_sample(&mut self.sum.cost.handler_us, self.handler_runs);

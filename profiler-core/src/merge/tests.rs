@@ -270,7 +270,7 @@ fn every_figure_of_a_run_is_carried() {
     }
     set!(
         3;
-        counts: lost, outer_frames_from_earlier, undecodable, throttled, foreign_samples, walked_frames, copied_bytes;
+        counts: lost, unseen, outer_frames_from_earlier, undecodable, throttled, foreign_samples, walked_frames, copied_bytes;
         files: maps_reread, mappings_dropped, objects, files_lost, symbol_bytes_peak, symbol_evictions, symbol_rereads;
         cost: handler_samples;
         rate: retunes;
@@ -367,4 +367,35 @@ proptest! {
             prop_assert!(stack.windows.iter().all(|had| (had.window as usize) < once.windows.len()));
         }
     }
+}
+
+/// Another tool's file says nothing about what its samples cost.
+#[test]
+fn a_run_that_does_not_state_a_figure_leaves_it_to_the_others() {
+    let mut ours = profile("web", 0, &[&[(1, 10)]]);
+    ours.run.cpu.target_cpu_s = 10.0;
+    ours.run.overhead.slowdown_ratio = 0.0044;
+    ours.run.overhead.overhead_parts.base_ratio = 0.0044;
+    ours.run.cost.overhead_us = 73.0;
+    ours.run.rate.replicas = 3.0;
+    let mut other = profile("web", 20, &[&[(1, 10)]]);
+    other.run.cpu.target_cpu_s = 10.0;
+    other.run.cost.overhead_us = 0.0;
+    let run = merged(seconds(0, 40), 1, &[ours, other]).run;
+    let found = [
+        run.overhead.slowdown_ratio,
+        run.overhead.overhead_parts.base_ratio,
+        run.cost.overhead_us,
+        run.rate.replicas,
+    ];
+    let stated = [0.0044, 0.0044, 73.0, 3.0];
+    assert!(found.iter().zip(stated).all(|(found, stated)| (found - stated).abs() < 1e-9), "{found:?}");
+}
+
+#[test]
+fn a_part_of_a_run_has_that_part_of_what_its_notes_count() {
+    let mut hour = profile("web", 0, &[&[(1, 10)], &[(1, 10)], &[(1, 10)], &[(1, 10)]]);
+    hour.run.notes = vec!["2400 records were lost".to_owned()];
+    let run = merged(seconds(0, 1), 1, &[hour]).run;
+    assert_eq!(run.notes, ["600 records were lost"]);
 }

@@ -82,6 +82,8 @@ pub struct SampleCounts {
     pub samples: u64,
     /// Samples that the kernel dropped because a ring buffer was full.
     pub lost: u64,
+    /// Interrupts in code that may not be sampled: they slow the target down as well, and bring no sample.
+    pub unseen: u64,
     /// Samples with a stack that lacks outer frames.
     pub truncated: u64,
     /// The same by the reason.
@@ -212,7 +214,8 @@ pub struct RateFigures {
     pub bound_by: String,
     /// What chose the rate: `anytime`, `horizon` or `fixed`; empty where the file does not say.
     pub law: String,
-    /// Samples that the law asks for in a run of this much CPU time, bounds left aside; 0 where that is unknown.
+    /// Samples that the law asks for in a run of this much CPU time, bounds left aside; 0 where that is unknown. Where
+    /// the kernel's code may not be sampled, the part of them that may bring a sample.
     pub law_samples: f64,
     /// Variance of the samples at the law's rate over that of independent ones: below 1 where functions run on for longer than a
     /// sampling period, which makes fewer samples enough; 0 where the file does not say.
@@ -259,6 +262,8 @@ pub struct OverheadParts {
     pub frames_ratio: f64,
     /// Stack that was copied for them.
     pub stack_ratio: f64,
+    /// Interrupts in code that may not be sampled.
+    pub unseen_ratio: f64,
     /// Context switches of tasks that have events.
     pub switches_ratio: f64,
     /// Mappings, names and new tasks that were reported.

@@ -18,8 +18,7 @@ pub(super) const TRICKLE: f64 = 0.1;
 /// tenth of the budget is left. So over any window at most the budget, the depth, and what one step overshot before it
 /// was seen are spent.
 ///
-/// Its depth follows the current load (but for `least_depth_ns`), so that credit from a busy minute isn't spent on a
-/// target that fell idle. When the load changes, a positive level stays the same share of the depth; a debt stays the
+/// Its depth follows the current load, so that credit from a busy minute isn't spent on a target that fell idle. When the load changes, a positive level stays the same share of the depth; a debt stays the
 /// same in ns, up to ten seconds' worth of the budget.
 #[derive(Clone, Debug)]
 pub struct TokenBucket {
@@ -27,8 +26,6 @@ pub struct TokenBucket {
     level_ns: f64,
     /// CPUs that the target kept busy in the last step.
     busy_cpus: f64,
-    /// Depth that does not follow the load: what a start may spend at once.
-    least_depth_ns: f64,
     /// CPUs that the target is taken to use at least.
     floor_cpus: f64,
 }
@@ -41,7 +38,6 @@ impl TokenBucket {
             budget: Grant::of_ratio(budget_ratio),
             level_ns: 0.25 * budget_ratio * DEPTH_NS,
             busy_cpus: 1.0,
-            least_depth_ns: 0.0,
             floor_cpus: OWN_COST_FLOOR_CPUS,
         }
     }
@@ -51,21 +47,9 @@ impl TokenBucket {
         TokenBucket { floor_cpus, ..self }
     }
 
-    /// Sets the least depth. The first call fills the bucket; later ones keep the relative level.
-    pub(super) fn deepen(&mut self, least_depth_ns: f64) {
-        let (before_ns, is_first) = (self.depth_ns(), self.least_depth_ns == 0.0);
-        self.least_depth_ns = least_depth_ns;
-        if is_first && least_depth_ns > self.usual_depth_ns() {
-            self.level_ns = self.depth_ns();
-        } else {
-            self.rescale(before_ns);
-        }
-    }
-
-    /// Level above half of the depth, if the bucket is deeper than its budget requires (ns).
-    pub(super) fn spare_ns(&self) -> f64 {
-        let is_deep = self.least_depth_ns > self.usual_depth_ns();
-        if is_deep { (self.level_ns - 0.5 * self.least_depth_ns).max(0.0) } else { 0.0 }
+    /// Fills it.
+    pub(super) fn fill(&mut self) {
+        self.level_ns = self.depth_ns();
     }
 
     /// Keeps the relative level after the depth changed from `before_ns`.
@@ -104,21 +88,16 @@ impl TokenBucket {
 
     /// The level for a target that keeps `busy_cpus` busy, assuming at least half of the depth (ns).
     pub fn holds_ns(&self, busy_cpus: f64) -> f64 {
-        let depth_ns = self.usual_depth_at(busy_cpus).max(self.least_depth_ns);
+        let depth_ns = self.depth_at(busy_cpus);
         self.level_ns.clamp(0.5 * depth_ns, depth_ns)
     }
 
-    /// The largest level (ns).
+    /// The largest level: what the budget grants in [`DEPTH_NS`] at the present load (ns).
     pub fn depth_ns(&self) -> f64 {
-        self.usual_depth_ns().max(self.least_depth_ns)
+        self.depth_at(self.busy_cpus)
     }
 
-    /// What the budget grants in [`DEPTH_NS`] at the present load (ns).
-    fn usual_depth_ns(&self) -> f64 {
-        self.usual_depth_at(self.busy_cpus)
-    }
-
-    fn usual_depth_at(&self, busy_cpus: f64) -> f64 {
+    fn depth_at(&self, busy_cpus: f64) -> f64 {
         self.accrual_ns(DEPTH_NS, busy_cpus * DEPTH_NS)
     }
 

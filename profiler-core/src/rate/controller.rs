@@ -45,6 +45,8 @@ const FIRST_TICK_NS: u64 = 100_000_000;
 const MAX_TICK_NS: u64 = 3_600_000_000_000;
 /// Assumed length of a step when computing what one may overspend (s).
 const STEP_S: f64 = 0.1;
+/// What a start may take from its target beforehand is at most the budget of this time (ns of CPU time).
+const MOST_AHEAD_NS: f64 = 0.5e9;
 /// Own CPU time for a sample of code that was never seen before (ns), several times that of known code: the
 /// first tenths of a second of a run may take that.
 const OWN_WHEN_COLD_NS: f64 = 40_000.0;
@@ -176,7 +178,7 @@ impl RateController {
     }
 
     pub(super) fn guess(&mut self) {
-        self.deepen();
+        self.allow_ahead();
         let rate_target = self.rate_target(START_BUDGET);
         (self.retuning.rate_hz, self.retuning.bound_by) = (rate_target.optimum_hz, rate_target.bound_by);
         self.retuning.noted_hz = self.retuning.rate_hz;
@@ -241,17 +243,18 @@ impl RateController {
             let taken = reading.samples.saturating_add(reading.lost).saturating_add(reading.unseen);
             schedule.observe(cpu_ns * 1e-9, cpu_ns / wall.max(1.0), taken, for_one_s_hz);
         }
-        self.deepen();
+        self.allow_ahead();
     }
 
-    /// The bucket's depth: what the anytime law asks for in the next CPU-second, so that a short run gets the
-    /// samples it needs.
-    fn deepen(&mut self) {
+    /// A run without a horizon may be a short one: its start may spend something of its next second beforehand.
+    fn allow_ahead(&mut self) {
         let Some(schedule) = &self.schedule else { return };
         let samples = schedule.next_second(self.rate_for_one_s_hz());
-        self.budgets.slowdown.deepen(samples * self.threads().count * self.meter.cost().target.upper_ns());
+        let charged_ns = samples * self.threads().count * self.meter.cost().target.upper_ns();
+        let most_ns = MOST_AHEAD_NS * self.settings.budget_ratio;
+        self.budgets.slowdown.allow_ahead((0.5 * charged_ns).min(most_ns));
         if let Some(own) = &mut self.budgets.own {
-            own.deepen(samples * self.meter.own_per_arrival_ns().max(OWN_WHEN_COLD_NS));
+            own.allow_ahead(samples * self.meter.own_per_arrival_ns().max(OWN_WHEN_COLD_NS));
         }
     }
 
@@ -418,11 +421,18 @@ impl RateController {
         let expected = (allowed.min(OPEN * budget_ratio) - fixed_ratio).max(least);
         let by_level = (expected / current.sample_ns(&self.meter))
             .min((allowed - fixed_ratio).max(least) / current.recent_sample_ns(&self.meter));
-        // A busy target is still sampled while a debt is paid back; an idle one can wait.
-        let trickle = least * (current.busy_cpus() / OWN_COST_FLOOR_CPUS).min(1.0);
         let affordable = self.account.affordable_ratio(current.busy_cpus()) - fixed_ratio;
-        let affordable = affordable.max(trickle);
-        by_level.min(affordable / current.sample_ns(&self.meter)) * 1e9
+        let by_account = (affordable / current.sample_ns(&self.meter)).max(self.trickle_per_ns());
+        by_level.min(by_account) * 1e9
+    }
+
+    /// The rate while a debt is paid back (samples per nanosecond of CPU time). A busy target is still sampled. One that rests can wait
+    /// where other processes are sampled with it; where none are, its samples cost nothing until it works again, and its next burst
+    /// shall not begin unseen.
+    fn trickle_per_ns(&self) -> f64 {
+        let busy_cpus = self.current.cpus_when_awake();
+        let least = TRICKLE * self.granted().at(busy_cpus) * (busy_cpus / OWN_COST_FLOOR_CPUS).min(1.0);
+        least / self.current.sample_ns_at(busy_cpus, &self.meter)
     }
 
     /// Whether what came since the last step has already spent more than the bucket holds, so that the next

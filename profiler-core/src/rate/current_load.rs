@@ -42,7 +42,7 @@ impl CurrentLoad {
         // The clock expired for what brought no sample, too.
         let hits = reading.samples.saturating_add(reading.lost).saturating_add(reading.unseen);
         if hits >= COST_SAMPLES {
-            self.recent_ns = (spend.samples_ns() + 2.0 * spend.samples_se_ns) / hits as f64;
+            self.recent_ns = (spend.samples_ns() + spend.unseen_ns + 2.0 * spend.samples_se_ns) / hits as f64;
         }
     }
 
@@ -58,6 +58,12 @@ impl CurrentLoad {
     /// CPUs that the target kept busy.
     pub(super) fn busy_cpus(&self) -> f64 {
         self.busy_cpus
+    }
+
+    /// CPUs that the target keeps busy, or will at least if it rests and nothing else is sampled meanwhile.
+    pub(super) fn cpus_when_awake(&self) -> f64 {
+        let least_cpus = if self.non_targets.were_seen() { 0.0 } else { OWN_COST_FLOOR_CPUS };
+        self.busy_cpus.max(least_cpus)
     }
 
     /// The load to expect in the next ten seconds: the usual one, or, if none is known or the target does more, its
@@ -81,19 +87,24 @@ impl CurrentLoad {
     /// What a sample of the target costs, non-target samples and own time included, as
     /// [`Account`](super::Account) counts it (ns).
     pub(super) fn sample_ns(&self, meter: &OverheadMeter) -> f64 {
-        self.counted_ns(meter, meter.cost().target.upper_ns())
+        self.sample_ns_at(self.busy_cpus, meter)
+    }
+
+    /// [`Self::sample_ns`], if the target keeps `busy_cpus` busy (ns).
+    pub(super) fn sample_ns_at(&self, busy_cpus: f64, meter: &OverheadMeter) -> f64 {
+        self.counted_ns(busy_cpus, meter, meter.cost().target.upper_ns())
     }
 
     /// [`Self::sample_ns`], if all samples cost as much as those of the last step and that is more (ns).
     pub(super) fn recent_sample_ns(&self, meter: &OverheadMeter) -> f64 {
-        self.counted_ns(meter, meter.cost().target.upper_ns().max(self.recent_ns))
+        self.counted_ns(self.busy_cpus, meter, meter.cost().target.upper_ns().max(self.recent_ns))
     }
 
-    fn counted_ns(&self, meter: &OverheadMeter, charged_ns: f64) -> f64 {
+    fn counted_ns(&self, busy_cpus: f64, meter: &OverheadMeter, charged_ns: f64) -> f64 {
         let non_target_ns = self.non_targets.busy_cpus() * meter.non_target_sample_ns();
-        let others_ns = non_target_ns + self.busy_cpus * meter.own_per_arrival_ns();
-        let counted_ns = charged_ns * (self.busy_cpus / TARGET_FLOOR_CPUS).min(1.0)
-            + others_ns / self.busy_cpus.max(OWN_COST_FLOOR_CPUS);
+        let others_ns = non_target_ns + busy_cpus * meter.own_per_arrival_ns();
+        let counted_ns = charged_ns * (busy_cpus / TARGET_FLOOR_CPUS).min(1.0)
+            + others_ns / busy_cpus.max(OWN_COST_FLOOR_CPUS);
         counted_ns.max(1.0)
     }
 

@@ -7,8 +7,10 @@ use super::spending::{Spending, SpendingSpan};
 /// While costs are as expected, up to this multiple of the budget is spent; the rest of the bucket is a reserve
 /// for a jump in cost.
 pub(super) const OPEN: f64 = 1.15;
-/// Time over which the part of a deep bucket above half its depth is spent (ns): twice the longest step.
+/// Time over which a start spends what it may spend beforehand (ns): twice the longest step.
 const SPREAD_NS: f64 = 0.2e9;
+/// A base that has rested for this long since the start may spend nothing beforehand: nothing says that its work goes on (ns).
+const RESTED_NS: f64 = 1e9;
 
 /// A bound on spending: `ratio` of a base, which is the target's CPU time for the slowdown and wall time for the
 /// profiler's own CPU time.
@@ -18,13 +20,15 @@ pub(super) struct Limit {
     bucket: TokenBucket,
     spending: Spending,
     floor_cpus: f64,
+    /// What is left of what the start may spend beforehand (ns).
+    ahead_ns: f64,
 }
 
 impl Limit {
     /// A budget of `ratio`; a base of less than `floor_cpus` counts as that much.
     pub(super) fn new(ratio: f64, floor_cpus: f64) -> Self {
         let bucket = TokenBucket::new(ratio).with_floor(floor_cpus);
-        Limit { ratio, bucket, spending: Spending::default(), floor_cpus }
+        Limit { ratio, bucket, spending: Spending::default(), floor_cpus, ahead_ns: 0.0 }
     }
 
     /// Sets the ratio from now on. Earlier spending counts against the ratio of its time.
@@ -33,22 +37,30 @@ impl Limit {
         self.bucket.set_budget(Grant::of_ratio(ratio));
     }
 
-    /// Sets the least depth of the bucket (ns of CPU time).
-    pub(super) fn deepen(&mut self, least_depth_ns: f64) {
-        self.bucket.deepen(least_depth_ns);
+    /// Lets the start spend so much beforehand (ns), so that a short run gets the samples that it needs. Later calls take back what
+    /// is no longer needed; what was spent does not come again.
+    pub(super) fn allow_ahead(&mut self, most_ns: f64) {
+        if self.spending.latest_first().next().is_some() {
+            self.ahead_ns = self.ahead_ns.min(most_ns);
+        } else {
+            self.ahead_ns = most_ns;
+            self.bucket.fill();
+        }
     }
 
     /// Books `wall_ns` in which the base was `base_ns`, and `spent_ns` were spent, by the upper estimate.
     pub(super) fn book(&mut self, wall_ns: f64, base_ns: f64, spent_ns: f64) {
         let granted_ns = self.bucket.accrual_ns(wall_ns, base_ns);
         self.spending.book(SpendingSpan { wall_ns, spent_ns, granted_ns });
-        self.bucket.settle(wall_ns, base_ns, spent_ns);
+        let taken_ns = (spent_ns - granted_ns).clamp(0.0, self.ahead_ns);
+        let rested = (wall_ns - base_ns).max(0.0) / RESTED_NS;
+        self.ahead_ns = (self.ahead_ns - taken_ns) * (1.0 - rested).max(0.0);
+        self.bucket.settle(wall_ns, base_ns, spent_ns - taken_ns);
     }
 
-    /// What the next step may spend above the budget, if the bucket is deep and more than half full (ratio of the
-    /// base).
+    /// What the next step of a start may spend above the budget (ratio of the base).
     pub(super) fn spare_ratio(&self) -> f64 {
-        self.bucket.spare_ns() / SPREAD_NS
+        self.ahead_ns / SPREAD_NS
     }
 
     /// The highest rate within the budget (samples per second of the base). `fixed_ratio` is spent at any rate; a
@@ -72,7 +84,7 @@ impl Limit {
     /// Whether `spent_ns` in `wall_ns` over a base of `base_ns` are more than the bucket holds.
     pub(super) fn is_overdrawn(&self, wall_ns: f64, base_ns: f64, spent_ns: f64) -> bool {
         let inflow_ns = self.bucket.accrual_ns(wall_ns, base_ns);
-        spent_ns - inflow_ns > self.bucket.holds_ns(base_ns / wall_ns.max(1.0))
+        spent_ns - inflow_ns > self.bucket.holds_ns(base_ns / wall_ns.max(1.0)) + self.ahead_ns
     }
 
     /// Whether `cost_ns` more can be spent without slowing sampling down.
@@ -114,15 +126,33 @@ mod tests {
     }
 
     #[test]
-    fn ten_seconds_hold_whatever_the_depth_and_a_start_may_take_what_is_deep() {
-        for (deep_ns, first_second) in [(0.0, 0.013), (38e6, 0.03)] {
+    fn ten_seconds_hold_and_a_start_may_spend_something_beforehand() {
+        for (ahead_ns, first_second) in [(0.0, 0.011), (5e6, 0.016), (10e6, 0.021)] {
             let mut limit = Limit::new(0.01, 0.01);
-            limit.deepen(deep_ns);
+            limit.allow_ahead(ahead_ns);
             let spent = play(&mut limit, 600, 1e9, 25_000.0, 25_000.0);
-            assert!(worst(&spent, 100) <= 0.01 * 1.02, "{deep_ns}: {}", worst(&spent, 100));
+            assert!(worst(&spent, 100) <= 0.01 * 1.02, "{ahead_ns}: {}", worst(&spent, 100));
             let first = spent[..10].iter().sum::<f64>() / 10.0;
-            assert!(first <= 1.5 * first_second && first >= 0.7 * first_second, "{deep_ns}: {first}");
+            assert!((first / first_second - 1.0).abs() < 0.1, "{ahead_ns}: {first}");
         }
+    }
+
+    #[test]
+    fn only_the_start_spends_beforehand() {
+        let burst = |limit: &mut Limit| play(limit, 20, 1e9, 25_000.0, 25_000.0).iter().sum::<f64>() / 20.0;
+        let mut limit = Limit::new(0.01, 0.01);
+        limit.allow_ahead(5e6);
+        let first = burst(&mut limit);
+        (0..200).for_each(|_| limit.book(STEP, 0.0, 0.0));
+        limit.allow_ahead(5e6);
+        let second = burst(&mut limit);
+        assert!(first > 0.012 && second <= 0.011, "{first} and {second}");
+        // Nor does one that rested at first.
+        let mut limit = Limit::new(0.01, 0.01);
+        limit.allow_ahead(5e6);
+        (0..20).for_each(|_| limit.book(STEP, 0.0, 0.0));
+        let first = burst(&mut limit);
+        assert!(first <= 0.011, "{first}");
     }
 
     #[test]

@@ -34,6 +34,10 @@ pub struct Spend {
     pub frames_ns: f64,
     /// Charged to the target by its samples: stack copied.
     pub stack_ns: f64,
+    /// Charged to the target by interrupts in code that may not be sampled, which brought nothing.
+    pub unseen_ns: f64,
+    /// How many there were.
+    pub unseen: f64,
     /// Charged to the target by its context switches.
     pub switches_ns: f64,
     /// Charged to the target by records that are no samples, those of the tracepoints included, and by the tasks it
@@ -64,7 +68,7 @@ pub struct Spend {
 impl Spend {
     /// Charged to the target (ns).
     pub fn target_ns(&self) -> f64 {
-        self.samples_ns() + self.switches_ns + self.side_records_ns
+        self.samples_ns() + self.unseen_ns + self.switches_ns + self.side_records_ns
     }
 
     /// Everything, by the mean of the model (ns).
@@ -114,6 +118,8 @@ impl Spend {
             base_ns: factor * self.base_ns,
             frames_ns: factor * self.frames_ns,
             stack_ns: factor * self.stack_ns,
+            unseen_ns: factor * self.unseen_ns,
+            unseen: factor * self.unseen,
             switches_ns: factor * self.switches_ns,
             side_records_ns: factor * self.side_records_ns,
             waiting_ns: factor * self.waiting_ns,
@@ -133,6 +139,8 @@ impl Spend {
         self.base_ns += other.base_ns;
         self.frames_ns += other.frames_ns;
         self.stack_ns += other.stack_ns;
+        self.unseen_ns += other.unseen_ns;
+        self.unseen += other.unseen;
         self.switches_ns += other.switches_ns;
         self.side_records_ns += other.side_records_ns;
         self.waiting_ns += other.waiting_ns;
@@ -298,15 +306,16 @@ impl OverheadMeter {
         let foreign = Cost::default()
             .plus(reading.foreign_samples as f64, self.prices.sample(0.0, bytes))
             .plus(1.0, self.non_target_records_cost(reading));
-        let samples = Cost::default()
-            .plus(hits, self.prices.sample(frames, bytes))
-            .plus(unseen, self.prices.sample(0.0, 0.0));
+        let samples = Cost::default().plus(hits, self.prices.sample(frames, bytes));
+        let unseen_se_ns = Cost::default().plus(unseen, self.prices.sample(0.0, 0.0)).se_ns;
         let [bare_ns, frame_ns, byte_ns] = self.prices.parts_ns(frames, bytes);
-        let target_se_ns = samples.se_ns + switches.se_ns + side_records.se_ns;
+        let target_se_ns = samples.se_ns + unseen_se_ns + switches.se_ns + side_records.se_ns;
         Spend {
-            base_ns: (hits + unseen) * bare_ns,
+            base_ns: hits * bare_ns,
             frames_ns: hits * frames * frame_ns,
             stack_ns: hits * bytes * byte_ns,
+            unseen_ns: unseen * bare_ns,
+            unseen,
             switches_ns: switches.mean_ns,
             side_records_ns: side_records.mean_ns,
             waiting_ns: 0.0,

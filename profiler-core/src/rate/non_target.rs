@@ -6,6 +6,8 @@ const MEMORY_S: f64 = 1.0;
 /// Samples beyond this multiple of the expected ones, and a few for chance, are a step: the past is forgotten.
 const STEP: f64 = 2.0;
 const STEP_SAMPLES: f64 = 5.0;
+/// Fewer samples than this are forgotten.
+const SEEN_SAMPLES: f64 = 0.01;
 /// Added to the samples: at a low rate, a load may be there without a sample.
 const UNSEEN_SAMPLES: f64 = 1.0;
 
@@ -27,6 +29,11 @@ impl NonTargetLoad {
 
     fn is_step(&self, samples: f64, per_cpu: f64) -> bool {
         samples > STEP * self.busy_cpus() * per_cpu + STEP_SAMPLES
+    }
+
+    /// Whether there were any of late.
+    pub(super) fn were_seen(&self) -> bool {
+        self.samples > SEEN_SAMPLES
     }
 
     /// CPUs that they keep busy, rather too many than too few; 0 before anything was seen.

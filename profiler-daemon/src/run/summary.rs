@@ -126,7 +126,7 @@ enum VisiblePart {
 /// switches; but the period that each sample stands for begins with the interrupt of the one before, so what the
 /// samples cost is in the weights and is taken out of them.
 ///
-/// Agents' weights are the CPU time of their threads, except for lost samples. Further CPU time of the target was used
+/// Agents' weights are the CPU time of their threads. Further CPU time of the target was used
 /// by threads without a timer; it is reported separately, and not attributed to other functions.
 fn compensate(run: &mut Run, account: &Account, seen: VisiblePart, sampled_s: Option<f64>) -> f64 {
     let (whole_s, charged) = match seen {
@@ -134,8 +134,7 @@ fn compensate(run: &mut Run, account: &Account, seen: VisiblePart, sampled_s: Op
             (sampled_s.unwrap_or(f64::INFINITY).min(run.cpu.target_cpu_s), account.charged())
         }
         VisiblePart::Agents if run.cpu.target_cpu_s > 0.0 => {
-            let with_lost = 1.0 + run.counts.lost as f64 / run.counts.samples.max(1) as f64;
-            ((run.cpu.weight_s * with_lost).min(run.cpu.target_cpu_s), account.charged())
+            (run.cpu.weight_s.min(run.cpu.target_cpu_s), account.charged())
         }
         _ => (run.cpu.weight_s, account.charged_by_samples()),
     };
@@ -154,7 +153,7 @@ fn figures_of(end: &RunFigures, setup: &Setup, sampling: &SamplingSettings, targ
         start_unix_ns: end.part.start_unix_ns,
         duration_s: end.part.duration_ns as f64 * 1e-9,
         how: how_sampled(&end.how, setup, sampling),
-        counts: sample_counts(&end.part.counts),
+        counts: sample_counts(&end.part.counts, &end.account),
         files: FileFigures {
             maps_reread: end.part.counts.maps_reread,
             mappings_dropped: end.part.counts.mappings_dropped,
@@ -172,6 +171,7 @@ fn figures_of(end: &RunFigures, setup: &Setup, sampling: &SamplingSettings, targ
             .decision
             .as_ref()
             .map(|decision| rate_figures(decision, &end.part, &end.history, sampling))
+            .map(|rate| RateFigures { law_samples: rate.law_samples * seen_ratio(end), ..rate })
             .unwrap_or_default(),
         predicted: predicted(&end.prediction),
         rate_history: end.history.clone(),
@@ -193,11 +193,12 @@ fn how_sampled(how: &SamplingMode, setup: &Setup, sampling: &SamplingSettings) -
     }
 }
 
-fn sample_counts(counts: &Counts) -> SampleCounts {
+fn sample_counts(counts: &Counts, account: &Account) -> SampleCounts {
     let truncated = counts.truncated.total();
     SampleCounts {
         samples: counts.samples,
         lost: counts.lost,
+        unseen: account.spent().unseen.round() as u64,
         truncated,
         truncated_by: counts.truncated,
         complete_ratio: 1.0 - truncated as f64 / counts.samples.max(1) as f64,
@@ -240,6 +241,12 @@ fn overhead_figures(account: &Account, sampling: &SamplingSettings) -> OverheadF
         own_cpu_worst_10s_ratio: account.worst_10s_own_cpu_ratio(),
         own_cpu_budget_ratio: sampling.own_cpu.map_or(0.0, Ratio::get),
     }
+}
+
+/// The part of the interrupts that may bring a sample, of those that the law asks for.
+fn seen_ratio(end: &RunFigures) -> f64 {
+    let (unseen, samples) = (end.account.spent().unseen, end.part.counts.samples as f64);
+    if unseen > 0.0 { samples / (samples + unseen) } else { 1.0 }
 }
 
 fn rate_figures(
@@ -295,6 +302,7 @@ pub(crate) fn parts(account: &Account) -> OverheadParts {
         base_ratio: ratio(spent.base_ns),
         frames_ratio: ratio(spent.frames_ns),
         stack_ratio: ratio(spent.stack_ns),
+        unseen_ratio: ratio(spent.unseen_ns),
         switches_ratio: ratio(spent.switches_ns),
         side_records_ratio: ratio(spent.side_records_ns),
         foreign_ratio: ratio(spent.foreign_ns),
@@ -400,6 +408,19 @@ mod tests {
         assert_eq!((run.cpu.sampling_cpu_s, run.cpu.sampling_cpu_se_s), (0.5, 0.125));
     }
 
+    /// Interrupts in the kernel's code are in no sample's weight.
+    #[test]
+    fn what_brought_no_sample_is_not_taken_out_of_the_samples() {
+        let spend = Spend { base_ns: 0.5e9, unseen_ns: 0.4e9, unseen: 4_000.0, ..Spend::default() };
+        let mut account = Account::default();
+        account.book(10e9, 10e9, &spend);
+        let (cpu_s, run) = compensated(10.0, 8.0, &account, VisiblePart::UserCode);
+        assert!((cpu_s - 7.5).abs() < 1e-9 && (run.cpu.sampling_cpu_s - 0.5).abs() < 1e-9, "{cpu_s} {run:?}");
+        let parts = parts(&account);
+        assert!((parts.base_ratio - 0.05).abs() < 1e-9 && (parts.unseen_ratio - 0.04).abs() < 1e-9);
+        assert!((account.slowdown_ratio() - 0.09).abs() < 1e-9);
+    }
+
     #[test]
     fn a_rate_that_takes_nearly_all_of_the_time_is_said_to() {
         assert_eq!([8.0, 10.0].map(|times| too_much_sampling(&account(times)).is_some()), [false, true]);
@@ -423,17 +444,14 @@ mod tests {
         );
         let (cpu_s, run) = compensated(10.0, 10.5, &account(0.1), VisiblePart::Agents);
         assert!((cpu_s - 9.9).abs() < 1e-9 && run.cpu.not_sampled_cpu_s == 0.0, "{cpu_s} {run:?}");
-        // Samples that were lost are made up for by the others.
+        // Each window has made up for its lost samples already.
         let mut run = Run {
-            cpu: CpuTimes { target_cpu_s: 10.0, weight_s: 4.5, ..CpuTimes::default() },
+            cpu: CpuTimes { target_cpu_s: 10.0, weight_s: 5.0, ..CpuTimes::default() },
             counts: SampleCounts { samples: 900, lost: 100, ..SampleCounts::default() },
             ..Run::default()
         };
         let scale = compensate(&mut run, &account(0.0), VisiblePart::Agents, None);
-        assert!(
-            (4.5 * scale - 5.0).abs() < 1e-9 && (run.cpu.not_sampled_cpu_s - 5.0).abs() < 1e-9,
-            "{run:?}"
-        );
+        assert!((scale - 1.0).abs() < 1e-9 && (run.cpu.not_sampled_cpu_s - 5.0).abs() < 1e-9, "{run:?}");
         assert!(not_sampled(&run, VisiblePart::Agents).starts_with("50% of the CPU time was not sampled"));
     }
 

@@ -11,6 +11,7 @@ use profiler_core::handler_trace::{CpuTrace, HandledSample, TraceLayout};
 use profiler_core::rate::HandlerTime;
 use profiler_core::sorter::RecordQueue;
 
+use crate::sys::limits::{self, OnlineCpu};
 use crate::sys::perf_event::Event;
 use crate::sys::ring::PerfRing;
 use crate::sys::tracefs;
@@ -47,6 +48,8 @@ pub(crate) enum Unavailable {
 pub(crate) struct HandlerTracer {
     layout: TraceLayout,
     cpus: BTreeMap<u32, CpuTracer>,
+    /// The CPUs that were online then.
+    online: Vec<OnlineCpu>,
     /// The CPUs where the tracepoints are on.
     running: Vec<u32>,
     /// The handler's address, once samples have shown it: entries of other timers are then filtered out.
@@ -80,12 +83,18 @@ fn layout() -> Result<TraceLayout, Unavailable> {
 impl HandlerTracer {
     /// Finds the tracepoints; nothing is opened yet.
     pub(crate) fn find() -> Result<Self, Unavailable> {
-        Ok(Self { layout: layout()?, cpus: BTreeMap::new(), running: Vec::new(), handler: None })
+        let (layout, online) = (layout()?, Vec::new());
+        Ok(Self { layout, cpus: BTreeMap::new(), online, running: Vec::new(), handler: None })
     }
 
     /// Switches the tracepoints on, on these CPUs except offline ones. After an error they are off everywhere.
     pub(crate) fn start(&mut self, cpus: &[u32]) -> Result<(), Unavailable> {
         self.stop();
+        let online = limits::online();
+        if self.online != online {
+            self.cpus.clear(); // events of a CPU that went offline bring nothing when it is back
+            self.online = online;
+        }
         for &cpu in cpus {
             self.running.push(cpu);
             match self.start_on(cpu) {

@@ -212,7 +212,7 @@ impl Session {
             Drained::Record(Record::Comm { pid, tid, name, exec }, _) => self.renamed(pid, tid, &name, exec),
             Drained::Record(Record::Fork(task), _) => self.forked(task),
             Drained::Record(Record::Lost { count }, _) => {
-                self.counts.lost += count.min(MOST_AT_ONCE);
+                self.losses.unjudged = self.losses.unjudged.saturating_add(count.min(MOST_AT_ONCE));
                 self.rereads.lost();
             }
             Drained::Record(Record::Throttle, _) => self.counts.throttled += 1,

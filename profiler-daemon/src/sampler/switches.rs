@@ -5,7 +5,7 @@ use std::io;
 use rustc_hash::FxHashMap;
 
 use crate::cgroup::Cgroup;
-use crate::sys::limits;
+use crate::sys::limits::{self, OnlineCpu};
 use crate::sys::perf_event::Event;
 use crate::sys::procfs::SwitchCounter;
 
@@ -120,7 +120,7 @@ impl Switches {
 pub(crate) struct GroupSwitches {
     /// One counter for each CPU.
     counters: Vec<Event>,
-    cpus: Vec<u32>,
+    online: Vec<OnlineCpu>,
     seen: u64,
 }
 
@@ -131,21 +131,21 @@ impl GroupSwitches {
     ///
     /// If this kernel cannot count them.
     pub(crate) fn since_last_look(&mut self, group: &Cgroup) -> io::Result<u64> {
-        let cpus = limits::online_cpus();
-        if self.cpus != cpus {
-            *self = Self::count(group, cpus)?;
+        let online = limits::online();
+        if self.online != online {
+            *self = Self::count(group, online)?;
         }
         let now = self.counters.iter().map(Event::count).sum::<io::Result<u64>>()?;
         Ok(now.saturating_sub(std::mem::replace(&mut self.seen, now)))
     }
 
-    fn count(group: &Cgroup, cpus: Vec<u32>) -> io::Result<Self> {
-        let counters = cpus.iter().map(|&cpu| {
-            let mut counter = Event::group_switches(group.folder(), cpu)?;
+    fn count(group: &Cgroup, online: Vec<OnlineCpu>) -> io::Result<Self> {
+        let counters = online.iter().map(|cpu| {
+            let mut counter = Event::group_switches(group.folder(), cpu.number)?;
             counter.enable()?;
             Ok(counter)
         });
-        Ok(Self { counters: counters.collect::<io::Result<Vec<_>>>()?, cpus, seen: 0 })
+        Ok(Self { counters: counters.collect::<io::Result<Vec<_>>>()?, online, seen: 0 })
     }
 }
 

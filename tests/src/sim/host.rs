@@ -56,7 +56,7 @@ impl<'a> Host<'a> {
         let thread = |i| Thread::new(i as u32, seed * 1_000 + i as u64, first.period_ns, &mut dither);
         let threads = (0..most).map(thread).collect();
         let rng = fastrand::Rng::with_seed(seed ^ 0x5eed);
-        let next_step_ns = dither.step_ns(u64::MAX); // the scenarios have a horizon
+        let next_step_ns = dither.step_ns(scenario.age_for_steps_ns(0));
         let (visits, period_ns) = (ThreadVisits::default(), first.period_ns);
         Host {
             scenario,
@@ -102,7 +102,7 @@ impl<'a> Host<'a> {
                 || (looks && overdrawn(&Reading { target_cpu_ns: 0, ..reading }))
             {
                 let truth = self.truth((self.now_ns - started_ns) as f64, &mut slice, &reading, noise);
-                let step_ns = self.dither.step_ns(u64::MAX);
+                let step_ns = self.dither.step_ns(self.scenario.age_for_steps_ns(self.now_ns));
                 self.next_step_ns = (self.next_step_ns + step_ns).max(self.now_ns + MIN_STEP_NS);
                 return (reading, self.shares(&slice), truth);
             }

@@ -38,6 +38,8 @@ pub struct Outcome {
     pub weight_error_ratio: f64,
     /// Samples over those that the rates in force ask for.
     pub realised_ratio: f64,
+    /// Samples over those that the anytime law asks for, or that the budget of the slowdown pays for, if that is less.
+    pub samples_of_law: f64,
     /// Optimum of the last phase (samples per CPU-second).
     pub optimum_hz: f64,
     /// Rate at the end.
@@ -106,7 +108,8 @@ pub fn prediction(scenario: &Scenario) -> Prediction {
 pub(super) fn settings(scenario: &Scenario) -> RateSettings {
     RateSettings {
         budget_ratio: scenario.budget_ratio,
-        horizon_s: Some(scenario.horizon_s),
+        own_cpu_ratio: scenario.own_cpu_ratio,
+        horizon_s: (!scenario.anytime).then_some(scenario.horizon_s),
         criterion: scenario.criterion,
         fixed_rate_hz: scenario.fixed_rate_hz,
         expected_frames: scenario.phases[0].frames,
@@ -175,7 +178,9 @@ struct Tally {
 
 impl Tally {
     fn add(&mut self, scenario: &Scenario, truth: &Truth, rate_hz: f64, decision: &Decision) {
-        let spend = Spend { base_ns: truth.target_ns, self_ns: truth.self_ns, ..Spend::default() };
+        // Where own time has a budget of its own, the other one is for the slowdown alone.
+        let self_ns = if scenario.own_cpu_ratio.is_some() { 0.0 } else { truth.self_ns };
+        let spend = Spend { base_ns: truth.target_ns, self_ns, ..Spend::default() };
         self.account.book(truth.wall_ns, truth.cpu_ns, &spend);
         let step = StepTotals { wall_ns: truth.wall_ns, cpu_ns: truth.cpu_ns, spent_ns: spend.total_ns() };
         self.history.push(step);
@@ -223,6 +228,7 @@ impl Tally {
             throttled_ratio: f64::from(self.throttled) / steps,
             weight_error_ratio: if self.cpu_ns > 0.0 { self.weight_ns / self.cpu_ns - 1.0 } else { 0.0 },
             realised_ratio: if self.asked > 0.0 { self.samples / self.asked } else { 1.0 },
+            samples_of_law: self.samples / scenario.law_samples(self.cpu_ns * 1e-9).max(1.0),
             optimum_hz: scenario.optimum_hz(scenario.phase(scenario.duration_s)),
             rate_hz,
         }
@@ -253,6 +259,11 @@ impl Outcome {
             at_most("throttled_ratio", self.throttled_ratio, bands.throttled_ratio),
             at_most("weight_error_ratio", self.weight_error_ratio.abs(), bands.weight_error_ratio),
             within("realised_ratio", realised, bands.realised_ratio),
+            within(
+                "samples_of_law",
+                (self.samples_of_law, self.samples_of_law),
+                (bands.samples_of_law, f64::INFINITY),
+            ),
         ]
         .into_iter()
         .flatten()

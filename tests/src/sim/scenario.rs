@@ -1,7 +1,7 @@
 //! A scenario file: the script and the bands.
 
 use profiler_core::rate::model::{Criterion, optimum_rate_hz, spread};
-use profiler_core::rate::ratio_at_optimum;
+use profiler_core::rate::{anytime, ratio_at_optimum};
 use serde::Deserialize;
 
 /// A script and the bands that its results must stay within.
@@ -21,6 +21,12 @@ pub struct Scenario {
     /// W (CPU-seconds).
     #[serde(default = "a_minute")]
     pub horizon_s: f64,
+    /// Whether the length of the profile is unknown, as in a run that its user ends: the rate then follows the anytime law.
+    #[serde(default)]
+    pub anytime: bool,
+    /// The budget of the profiler's own CPU time (ratio of a CPU); without one, `budget_ratio` is for all that sampling costs.
+    #[serde(default)]
+    pub own_cpu_ratio: Option<f64>,
     /// What the profile is optimised for.
     #[serde(default)]
     pub criterion: Criterion,
@@ -146,6 +152,8 @@ pub struct Bands {
     /// Bursts must be sampled at the rate: samples over those that the rate in force asks for; lowest and
     /// highest.
     pub realised_ratio: (f64, f64),
+    /// Least number of samples over what the anytime law asks for or the budget pays, if that is less.
+    pub samples_of_law: f64,
 }
 
 impl Default for Bands {
@@ -163,6 +171,7 @@ impl Default for Bands {
             throttled_ratio: 0.05,
             weight_error_ratio: 0.02,
             realised_ratio: (0.9, 1.1),
+            samples_of_law: 0.0,
         }
     }
 }
@@ -233,6 +242,8 @@ impl Scenario {
             seeds: three(),
             budget_ratio: one_percent(),
             horizon_s: a_minute(),
+            anytime: false,
+            own_cpu_ratio: None,
             criterion: Criterion::default(),
             calibration_error_ratio: 0.0,
             calibrated_byte_factor: one(),
@@ -249,6 +260,21 @@ impl Scenario {
     /// The phase at a time (s).
     pub fn phase(&self, at_s: f64) -> &Phase {
         self.phases.iter().rev().find(|phase| phase.from_s <= at_s).unwrap_or(&self.phases[0])
+    }
+
+    /// See [`RateController::age_for_steps_ns`](profiler_core::rate::RateController::age_for_steps_ns).
+    pub(super) fn age_for_steps_ns(&self, elapsed_ns: u64) -> u64 {
+        if self.anytime { elapsed_ns } else { u64::MAX }
+    }
+
+    /// Samples that the anytime law asks for in `cpu_s` CPU-seconds of the first phase, or that the budget of the slowdown pays for,
+    /// if that is less.
+    pub(super) fn law_samples(&self, cpu_s: f64) -> f64 {
+        let phase = &self.phases[0];
+        let spread = spread(phase.all_shares(), 4).expect("a program has functions");
+        let for_one_s_hz = optimum_rate_hz(self.criterion, spread, phase.overhead_s(), 1.0);
+        let asked = anytime::samples(for_one_s_hz.expect("scenarios are within the law"), cpu_s);
+        asked.min(self.budget_ratio * cpu_s / phase.overhead_s())
     }
 
     /// The law's rate under the true cost, shares, visits and own cost of a phase.

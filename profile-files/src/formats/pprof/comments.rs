@@ -8,7 +8,7 @@
 
 use std::mem;
 
-use profiler_core::profile::{ModuleIndex, RateChange, Run, SymbolizedProfile, Unknown};
+use profiler_core::profile::{ModuleIndex, OverheadParts, RateChange, Run, SymbolizedProfile, Unknown};
 use rustc_hash::FxHashMap;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -164,6 +164,10 @@ fn changed(run: &mut Run, found: &Run) {
          are shown",
         run.counts.samples,
     ));
+    // What the samples of the run cost says nothing about those that are left.
+    run.overhead.overhead_parts = OverheadParts::default();
+    run.rate.law_samples = 0.0;
+    run.rate.bound_by.clear();
     run.counts.samples = found.counts.samples;
     run.counts.truncated = found.counts.truncated;
     run.counts.truncated_by = found.counts.truncated_by;

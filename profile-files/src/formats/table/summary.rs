@@ -305,9 +305,14 @@ pub(super) fn goal(run: &Run, reached: &Reached) -> String {
         _ if stopped => {
             format!("{known}; to {goal} together with what is inlined into them, when sampling stopped")
         }
-        Some(cpu_s) => format!("{known}; {goal} takes {cpu_s:.0} s more of CPU time at this rate"),
+        Some(cpu_s) => format!("{known}; {goal} takes {} more of CPU time at this rate", roughly(cpu_s)),
         None => format!("{known}; it is not known yet how long {goal} takes"),
     }
+}
+
+/// Seconds of an estimate.
+fn roughly(time_s: f64) -> String {
+    if time_s < 10.0 { seconds(time_s) } else { format!("{time_s:.0} s") }
 }
 
 fn no_intervals(profile: &SymbolizedProfile, functions: &[FunctionCost]) -> Option<String> {

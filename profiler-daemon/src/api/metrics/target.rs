@@ -112,6 +112,7 @@ fn parts(target: &TargetStatus) -> Vec<(SeriesLabels<'static>, f64)> {
         ("base", parts.base_ratio),
         ("frames", parts.frames_ratio),
         ("stack", parts.stack_ratio),
+        ("unseen", parts.unseen_ratio),
         ("switches", parts.switches_ratio),
         ("side_records", parts.side_records_ratio),
         ("foreign", parts.foreign_ratio),

@@ -168,6 +168,7 @@ fn full_target() -> TargetStatus {
                 frames_ratio: 2010.0,
                 stack_ratio: 2011.0,
                 switches_ratio: 2012.0,
+                unseen_ratio: 2030.0,
                 side_records_ratio: 2013.0,
                 foreign_ratio: 2014.0,
                 self_ratio: 2015.0,

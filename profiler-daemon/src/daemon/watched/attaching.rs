@@ -26,14 +26,21 @@ impl Watched {
         }
     }
 
-    /// Starts a sampler of its own while the target still shares one. Returns whether it could.
+    /// Starts a sampler of its own while the target still shares one. Returns whether it could: if not, it is sampled as before,
+    /// says why, and tries again later.
     pub(crate) fn attach_beside(&mut self, setup: &Setup, now_ns: u64) -> bool {
-        let state = (self.state, self.reason.clone());
+        if now_ns < self.attempts.retry.at_ns {
+            return false;
+        }
+        let (sampling, wanted) = (self.sampling.clone(), self.wanted.clone());
         self.take_wanted();
         self.open(setup, self.selector(), None, now_ns);
         let begun = self.sampled.is_some();
         if !begun {
-            (self.state, self.reason) = state;
+            (self.sampling, self.wanted) = (sampling, wanted);
+            let why = self.reason.take().filter(|_| self.state == TargetState::Failed);
+            self.reason = why.map(|why| format!("its own events could not be opened: {why}"));
+            self.state = TargetState::Sampled;
         }
         begun
     }
@@ -49,6 +56,7 @@ impl Watched {
 
     /// The target stays on the shared sampler, under another budget.
     pub(crate) fn take_wanted(&mut self) {
+        self.reason = self.reason.take().filter(|_| self.state != TargetState::Sampled);
         self.sampling = self.wanted.take().unwrap_or(self.sampling.clone());
     }
 

@@ -124,7 +124,7 @@ impl WriterWork {
         }
     }
 
-    /// Removes files that are too old, and merges as long as there is CPU time for it and no window waits.
+    /// Removes files that are too old, and merges as long as there is CPU time for it and neither a window nor a request waits.
     ///
     /// Returns why nothing can be written: the folder was removed and cannot be created again.
     fn look_after(&mut self) -> Option<String> {
@@ -132,6 +132,9 @@ impl WriterWork {
             return Some(error.to_string());
         }
         loop {
+            if self.pace.budget.is_urgent() {
+                return None;
+            }
             let now_ns = clock::monotonic_ns();
             let has_room = self.pace.pause_ns(now_ns, now_ns) == 0;
             if !has_room && now_ns.saturating_sub(self.merged_ns) < MERGE_EVERY_NS {
@@ -139,7 +142,9 @@ impl WriterWork {
             }
             let (shared, before_ns) = (self.shared.clone(), clock::thread_cpu_ns());
             self.pace.budget.reads_since(Some(shared.naming_threads_ns()));
-            let more = self.store.maintain(&self.now(), &|| !shared.is_ending());
+            let budget = self.pace.budget.clone();
+            let may_go_on = || !shared.is_ending() && !budget.is_urgent();
+            let more = self.store.maintain(&self.now(), &may_go_on);
             self.merged_ns = clock::monotonic_ns();
             self.pace.budget.reads_since(None);
             self.pace.settle(self.merged_ns, clock::thread_cpu_ns().saturating_sub(before_ns));

@@ -137,9 +137,8 @@ impl<L: DecisionLog> Engine<L> {
         }
         let attach_changed = std::mem::take(&mut self.attaching.attach_changed);
         let machine_changed = attach_changed | std::mem::take(&mut self.attaching.cpus_changed);
-        let machine_changed = machine_changed | std::mem::take(&mut self.reports.changed);
         // Changes that do not spoil samples meanwhile wait until events of threads may be opened again.
-        let can_wait = (sampled_otherwise || self.attaching.members_changed)
+        let can_wait = (sampled_otherwise || self.attaching.members_changed || self.reports.changed)
             && self.attaching.failed_ns.is_none_or(|failed_ns| now_ns.saturating_sub(failed_ns) >= RETRY_NS);
         let is_due = machine_changed || has_new_threads || can_wait && may_reopen;
         if !is_due {
@@ -150,7 +149,7 @@ impl<L: DecisionLog> Engine<L> {
         let wanted =
             ClockSettings { method: stacks.method(), stack_bytes: stacks.copy_bytes(), ..self.settings };
         if self.nature.attaches_itself {
-            self.settings = wanted;
+            (self.settings, self.reports.changed) = (wanted, false);
             let _ = self.sampler.open_incoming(Attachment::ByItself, wanted); // only changes settings
             return;
         }
@@ -174,7 +173,10 @@ impl<L: DecisionLog> Engine<L> {
         {
             self.attaching.switches.come(threads);
         }
-        let Err(error) = self.renew(attachment, wanted) else { return };
+        let Err(error) = self.renew(attachment, wanted) else {
+            self.reports.changed = false;
+            return self.session.set_mappings_reported(wanted.mappings);
+        };
         self.attaching.failed_ns = Some(now_ns);
         match error {
             OpenError::TargetGone => {}

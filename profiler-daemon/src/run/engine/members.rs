@@ -43,13 +43,23 @@ impl<L: DecisionLog> Engine<L> {
         for &pid in left {
             match procfs::has_ended(pid) {
                 true => self.session.may_have_ended(pid),
-                false => self.session.leave(pid),
+                false => {
+                    self.take_clocks_from(pid);
+                    self.session.leave(pid);
+                }
             }
         }
         joined.iter().for_each(|&pid| self.session.include(pid));
         self.attaching.joining.retain(|pid| !left.contains(pid));
         self.attaching.joining.extend(joined);
         self.meet_joining();
+    }
+
+    /// A process that lives on is another target's from now on: clocks of its threads go with the next renewal.
+    fn take_clocks_from(&mut self, pid: u32) {
+        let has_clocks =
+            self.attaching.choice.mode() == AttachMode::Task && self.session.processes.contains(pid);
+        self.attaching.members_changed |= has_clocks;
     }
 
     /// Follows processes that have joined, for a limited time: rings fill meanwhile.
@@ -75,7 +85,10 @@ impl<L: DecisionLog> Engine<L> {
     pub(crate) fn leave_to_others(&mut self, others: &[u32], no_longer: &[u32]) {
         if self.session.group().is_none() {
             no_longer.iter().for_each(|&pid| self.session.include(pid));
-            others.iter().for_each(|&pid| self.session.exclude_one(pid));
+            for &pid in others {
+                self.take_clocks_from(pid);
+                self.session.exclude_one(pid);
+            }
         }
     }
 

@@ -39,7 +39,6 @@ impl<L: DecisionLog> Engine<L> {
         let Some(wanted) = observed.flatten() else { return };
         self.settings.mappings = wanted;
         self.reports.changed = true;
-        self.session.set_mappings_reported(wanted);
         self.note_while(explain::MAPPINGS_NOT_TOLD, !wanted);
     }
 }

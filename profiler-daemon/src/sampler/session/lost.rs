@@ -13,6 +13,8 @@ const FEW: u64 = 16;
 /// window.
 #[derive(Default)]
 pub(super) struct Losses {
+    /// Records that were lost since the last judgement: nobody sees them as lost samples before it.
+    pub(super) unjudged: u64,
     /// Counts at the last judgement.
     judged: Counts,
     /// The interval between the last two steps, and the open one since. A ring tells what it lost when there is room again:
@@ -104,12 +106,13 @@ impl Session {
     /// was doubled among the received ones counts as doubled: a cost without weight.
     pub(super) fn split_lost(&mut self, now_ns: u64) {
         let since = self.counts.since(&self.losses.judged);
-        let lost = since.lost.min(self.losses.most_lost(now_ns));
-        let others = since.lost - lost;
+        let unjudged = std::mem::take(&mut self.losses.unjudged);
+        let lost = unjudged.min(self.losses.most_lost(now_ns));
+        let others = unjudged - lost;
         let (taken, doubled) = (since.samples + since.foreign, since.doubled);
         let double = lost * doubled / (taken + doubled).max(1);
         self.losses.open.lost += lost;
-        self.counts.lost -= others + double;
+        self.counts.lost += lost - double;
         self.counts.lost_others += others;
         self.counts.doubled += double;
         self.losses.weigh(&self.counts, lost - double);
@@ -161,6 +164,21 @@ mod tests {
         lose(&mut session, 30);
         session.judge_lost(2 * SECOND_NS);
         assert_eq!((session.counts.lost, session.counts.doubled), (45, 35), "they have been renewed");
+    }
+
+    /// Between two steps others look at the counts, and theirs do not go back.
+    #[test]
+    fn a_count_of_lost_samples_never_falls() {
+        let mut session = Session::new(MethodChoice::fixed(Method::Fp), &Symbols::new(1 << 20));
+        session.set_most_hz(50.0);
+        let mut counts = Vec::new();
+        for second in 1..4 {
+            lose(&mut session, 30_000);
+            counts.push(session.counts.lost);
+            session.judge_lost(second * SECOND_NS);
+            counts.push(session.counts.lost);
+        }
+        assert!(counts.is_sorted() && counts[0] == 0 && counts[5] < 1_000, "{counts:?}");
     }
 
     #[test]

@@ -150,7 +150,7 @@ impl Session {
     pub(super) fn at(&self, at_ns: u64, target_cpu_ns: u64) -> LastReading {
         LastReading {
             at_ns,
-            counts: self.counts,
+            counts: Counts { lost: self.counts.lost + self.losses.unjudged, ..self.counts },
             target_cpu_ns,
             self_cpu_ns: self.own_time.now_ns(),
             self_once_ns: self.code.objects.once_ns() + self.readings.once_ns,
