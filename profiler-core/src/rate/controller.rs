@@ -1,10 +1,14 @@
 //! The controller: from readings to the next sampling period.
 
+mod budget_caps;
 mod deciding;
+mod retuning;
 
+use self::budget_caps::charge_ns;
+use self::retuning::Retuning;
 use super::account::{Account, TARGET_FLOOR_CPUS};
 use super::anytime::AnytimeSchedule;
-use super::bucket::{TRICKLE, TokenBucket};
+use super::bucket::TokenBucket;
 use super::budget_grant::Grant;
 use super::cost::CostModel;
 use super::current_load::CurrentLoad;
@@ -12,39 +16,24 @@ use super::decision::{Decision, RateReason};
 use super::fixed_overhead::FixedOverhead;
 use super::fleet::Replicas;
 use super::function_shares::{ShareMemory, TopShares};
-use super::limit::{Limit, OPEN};
-use super::meter::{OverheadMeter, Spend};
-use super::model::{BoundBy, Law, Threads};
+use super::limit::Limit;
+use super::meter::OverheadMeter;
+use super::model::{Law, Threads};
 use super::prices::{FieldFigures, HandlerTime};
 use super::rate_target::{BUDGET_MARGIN, BudgetLoad, Circumstances, RateTarget, horizon_s, threads_held_up};
-use super::sample_cost::{OWN_COST_FLOOR_CPUS, SampleCost};
+use super::sample_cost::SampleCost;
 use super::set_up::SetUp;
 use super::visits::ratio_at_optimum;
 use super::{RateSettings, Reading};
 
-/// Between two retunes (ns), less the jitter of a step.
-const RETUNE_NS: u64 = 950_000_000;
-const FIRST_RETUNE_NS: u64 = 100_000_000;
-/// What a retune needs since the last one: this many samples, or a CPU-second without them.
-const RETUNE_SAMPLES: u64 = 10;
-const RETUNE_CPU_NS: u64 = 1_000_000_000;
-/// Gain in logarithms. With o growing as λ^η the update has slope 1 − g(1+2η/3): stable up to η = 2.25.
-const GAIN: f64 = 0.8;
-/// Limits for the change of the rate in one retune, as factors.
-const MAX_STEP_UP: f64 = 2.0;
-const MAX_STEP_DOWN: f64 = 0.25;
-/// A settled rate is kept while it is within this factor of the optimum: the loss is flat, and a change is not free.
-const DEAD_BAND: f64 = 1.2;
-/// Once left, the optimum is approached this closely before the rate counts as settled again.
-pub(super) const SETTLED: f64 = 1.05;
+pub(super) use self::retuning::SETTLED;
+
 /// The first guess uses at most this share of the budget.
 const START_BUDGET: f64 = 0.5;
 /// Assumed length of the first reading if its start is not known (ns).
 const FIRST_TICK_NS: u64 = 100_000_000;
 /// A reading further off than this has a clock that jumped (ns).
 const MAX_TICK_NS: u64 = 3_600_000_000_000;
-/// Assumed length of a step when computing what one may overspend (s).
-const STEP_S: f64 = 0.1;
 /// What a start may take from its target beforehand is at most the budget of this time (ns of CPU time).
 const MOST_AHEAD_NS: f64 = 0.5e9;
 /// Own CPU time for a sample of code that was never seen before (ns), several times that of known code: the
@@ -52,8 +41,6 @@ const MOST_AHEAD_NS: f64 = 0.5e9;
 const OWN_WHEN_COLD_NS: f64 = 40_000.0;
 /// The reference for own CPU time.
 pub(super) const ONE_CPU: f64 = 1.0;
-/// A step's samples of non-targets are harmless below this share of what a second of an idle target may cost.
-const HARMLESS: f64 = 0.25;
 
 /// Chooses the sampling rate from the cost of sampling and the shares in the profile.
 ///
@@ -108,42 +95,6 @@ impl Budgets {
             bucket: TokenBucket::new(settings.budget_ratio),
             dearest_hz: f64::INFINITY,
             set_up: SetUp::default(),
-        }
-    }
-}
-
-/// The rate decided on, and what makes it move again.
-#[derive(Clone, Debug)]
-pub(super) struct Retuning {
-    /// Before the buckets (samples per CPU-second).
-    rate_hz: f64,
-    bound_by: BoundBy,
-    /// Whether it has reached the optimum, and may stay in the dead band around it.
-    pub(super) settled: bool,
-    throttled: bool,
-    phase_changed: bool,
-    /// The rate at the last retune of a run without a horizon.
-    noted_hz: f64,
-    retuned_ns: u64,
-    /// Since the last retune.
-    samples_since: u64,
-    cpu_since_ns: u64,
-    retunes: u64,
-}
-
-impl Retuning {
-    fn new(rate_hz: f64) -> Self {
-        Self {
-            rate_hz,
-            bound_by: BoundBy::Law,
-            settled: false,
-            throttled: false,
-            phase_changed: false,
-            noted_hz: rate_hz,
-            retuned_ns: 0,
-            samples_since: 0,
-            cpu_since_ns: 0,
-            retunes: 0,
         }
     }
 }
@@ -319,160 +270,6 @@ impl RateController {
         }
     }
 
-    /// Moves the rate to where the anytime law is now.
-    fn follow_schedule(&mut self, at_ns: u64) -> RateReason {
-        let rate_target = self.rate_target(BUDGET_MARGIN);
-        let distance = (rate_target.target_hz(&self.settings) / self.retuning.rate_hz).ln();
-        self.retuning.bound_by = rate_target.bound_by;
-        let factor = (GAIN * distance).exp().clamp(MAX_STEP_DOWN, MAX_STEP_UP);
-        self.retuning.rate_hz = self.settings.within_limits(self.retuning.rate_hz * factor);
-        let has_moved = (self.retuning.rate_hz / self.retuning.noted_hz).ln().abs() > DEAD_BAND.ln();
-        if !has_moved || at_ns - self.retuning.retuned_ns < RETUNE_NS {
-            return RateReason::Hold;
-        }
-        (self.retuning.retuned_ns, self.retuning.noted_hz) = (at_ns, self.retuning.rate_hz);
-        self.count_retune()
-    }
-
-    fn count_retune(&mut self) -> RateReason {
-        self.retuning.retunes = self.retuning.retunes.saturating_add(1);
-        let is_another_phase = std::mem::take(&mut self.retuning.phase_changed);
-        if is_another_phase { RateReason::PhaseChange } else { RateReason::Retune }
-    }
-
-    /// Moves the rate towards the law's, if it is time, there is evidence, and it is worth it.
-    fn retune(&mut self, at_ns: u64) -> RateReason {
-        let rate_target = self.rate_target(BUDGET_MARGIN);
-        let evidence =
-            self.retuning.samples_since >= RETUNE_SAMPLES || self.retuning.cpu_since_ns >= RETUNE_CPU_NS;
-        // At the start of a run everything is new, and a short run has no time to wait.
-        let pause_ns =
-            RETUNE_NS.min(self.retuning.retuned_ns.saturating_sub(self.began_ns).max(FIRST_RETUNE_NS));
-        if !evidence || at_ns - self.retuning.retuned_ns < pause_ns {
-            return RateReason::Hold;
-        }
-        let target_hz = rate_target.target_hz(&self.settings);
-        let distance = (target_hz / self.retuning.rate_hz).ln();
-        let cap_hz = rate_target.caps.budget_hz.min(rate_target.caps.own_hz);
-        let over_budget = self.retuning.rate_hz > self.settings.within_limits(cap_hz);
-        let band = if self.retuning.settled { DEAD_BAND } else { SETTLED };
-        self.retuning.bound_by = rate_target.bound_by;
-        if !over_budget && distance.abs() <= band.ln() {
-            self.retuning.settled = true;
-            return RateReason::Hold;
-        }
-        self.move_to(target_hz, distance, over_budget);
-        (self.retuning.retuned_ns, self.retuning.samples_since, self.retuning.cpu_since_ns) = (at_ns, 0, 0);
-        self.count_retune()
-    }
-
-    fn move_to(&mut self, target_hz: f64, distance: f64, over_budget: bool) {
-        let gain = if over_budget { 1.0 } else { GAIN };
-        let factor = (gain * distance).exp().clamp(MAX_STEP_DOWN, MAX_STEP_UP);
-        self.retuning.rate_hz = self.settings.within_limits(self.retuning.rate_hz * factor);
-        self.retuning.settled = (target_hz / self.retuning.rate_hz).ln().abs() <= SETTLED.ln();
-    }
-
-    /// The rate until the next step, after the token bucket.
-    fn throttle(&mut self, retuned: RateReason) -> RateReason {
-        let was = self.retuning.throttled;
-        self.retuning.throttled = self.bucket_cap_hz() < self.retuning.rate_hz;
-        match (was, self.retuning.throttled) {
-            (_, true) => RateReason::Throttle,
-            (true, false) => RateReason::Release,
-            (false, false) => retuned,
-        }
-    }
-
-    fn bucket_cap_hz(&self) -> f64 {
-        let (slowdown_hz, beside_hz) = self.bucket_caps_hz();
-        self.settings.within_limits(slowdown_hz.min(beside_hz))
-    }
-
-    /// What the bucket of the slowdown allows, and that of own CPU time or of everything.
-    fn bucket_caps_hz(&self) -> (f64, f64) {
-        let (meter, current) = (&self.meter, &self.current);
-        let held_up = self.threads().count;
-        let usual_ns = held_up * meter.cost().target.upper_ns().max(1.0);
-        let recent_ns = (held_up * current.recent_charge_ns()).max(usual_ns);
-        let slowdown_hz = self.budgets.slowdown.cap_hz(
-            held_up * meter.events_ratio(),
-            current.busy_cpus(),
-            usual_ns,
-            recent_ns,
-        );
-        let beside_hz = match &self.budgets.own {
-            Some(own) => {
-                let per_hz_ns = current.own_per_hz_ns(meter, current.busy_cpus()).max(f64::MIN_POSITIVE);
-                own.cap_hz(meter.own_fixed_cpus(), ONE_CPU, per_hz_ns, per_hz_ns)
-            }
-            None => self.granted_cap_hz(),
-        };
-        (slowdown_hz, beside_hz)
-    }
-
-    /// The cap by the bucket of everything that sampling costs.
-    fn granted_cap_hz(&self) -> f64 {
-        let current = &self.current;
-        let budget_ratio = self.granted().at(current.busy_cpus());
-        let fixed_ratio = current.fixed_ratio(&self.meter);
-        let (allowed, least) = (budget_ratio * self.budgets.bucket.allowed_part(), TRICKLE * budget_ratio);
-        // A full bucket is a reserve for a jump of the cost, not to be spent on purpose.
-        let expected = (allowed.min(OPEN * budget_ratio) - fixed_ratio).max(least);
-        let by_level = (expected / current.sample_ns(&self.meter))
-            .min((allowed - fixed_ratio).max(least) / current.recent_sample_ns(&self.meter));
-        let affordable = self.account.affordable_ratio(current.busy_cpus()) - fixed_ratio;
-        let by_account = (affordable / current.sample_ns(&self.meter)).max(self.trickle_per_ns());
-        by_level.min(by_account) * 1e9
-    }
-
-    /// The rate while a debt is paid back (samples per nanosecond of CPU time). A busy target is still sampled. One that rests can wait
-    /// where other processes are sampled with it; where none are, its samples cost nothing until it works again, and its next burst
-    /// shall not begin unseen.
-    fn trickle_per_ns(&self) -> f64 {
-        let busy_cpus = self.current.cpus_when_awake();
-        let least = TRICKLE * self.granted().at(busy_cpus) * (busy_cpus / OWN_COST_FLOOR_CPUS).min(1.0);
-        least / self.current.sample_ns_at(busy_cpus, &self.meter)
-    }
-
-    /// Whether what came since the last step has already spent more than the bucket holds, so that the next
-    /// step should not be waited for. `so_far` is a reading of the unfinished step; its CPU times may be 0
-    /// where they are not known yet: how busy the target is, its samples tell.
-    ///
-    /// A step of 100 ms at ten times the expected cost spends the budget of a second. To be called whenever a
-    /// ring is read; never true at a fixed rate.
-    pub fn overdrawn(&self, so_far: &Reading) -> bool {
-        let wall_ns = self.last_ns.map_or(0, |last| so_far.at_ns.saturating_sub(last)) as f64;
-        let hits = so_far.samples.saturating_add(so_far.lost) as f64;
-        let cpu_ns = (hits * 1e9 / self.rate_hz()).max(so_far.target_cpu_ns as f64);
-        if self.settings.fixed_rate_hz.is_some() {
-            return false;
-        }
-        let spend = self.meter.spend(so_far);
-        let held_up = threads_held_up(&self.settings, cpu_ns / wall_ns.max(1.0)).count;
-        let slowed_ns = held_up * spend.slowed_upper_ns();
-        let is_slowed = || self.budgets.slowdown.is_overdrawn(wall_ns, cpu_ns, slowed_ns);
-        if let Some(own) = &self.budgets.own {
-            return is_slowed() || own.is_overdrawn(wall_ns, wall_ns, spend.own_ns());
-        }
-        if self.settings.are_threads_coupled && is_slowed() {
-            return true;
-        }
-        let spend = Spend { put_off_ns: spend.self_once_ns, ..spend };
-        let inflow_ns = self.budgets.bucket.accrual_ns(wall_ns, so_far.target_cpu_ns as f64);
-        charge_ns(&spend, wall_ns, cpu_ns) - inflow_ns
-            > self.budgets.bucket.holds_ns(cpu_ns / wall_ns.max(1.0))
-    }
-
-    /// Whether samples of non-targets would cost too much within a step if the target fell idle now, so that
-    /// the rings should be read more often. Only for events of whole CPUs.
-    pub fn non_targets_may_overspend(&self) -> bool {
-        let step_ns = STEP_S * self.current.non_target_ns_per_s(&self.meter, self.rate_hz());
-        let granted_ns = || self.budgets.bucket.accrual_ns(1e9, 0.0);
-        let idle_second_ns = self.budgets.own.as_ref().map_or_else(granted_ns, |own| own.idle_grant_ns(1e9));
-        self.settings.fixed_rate_hz.is_none() && step_ns > HARMLESS * idle_second_ns
-    }
-
     /// To be called when the events are attached in another way: the measured cost of context switches is discarded.
     pub fn attached_anew(&mut self) {
         self.meter.forget_switches();
@@ -498,15 +295,6 @@ impl RateController {
     /// What a sample costs the target without its stack, for each frame and for each byte copied (ns).
     pub fn parts_ns(&self) -> [f64; 3] {
         self.meter.parts_ns()
-    }
-
-    /// Whether `cost_ns` more can be spent without slowing sampling down. At a fixed rate nothing is.
-    pub fn has_room_for(&self, cost_ns: f64) -> bool {
-        let has_room = || match self.budgets.own {
-            Some(_) => self.budgets.slowdown.has_room_for(cost_ns),
-            None => self.budgets.bucket.level_ns() - cost_ns >= 0.5 * self.budgets.bucket.depth_ns(),
-        };
-        self.settings.fixed_rate_hz.is_some() || has_room()
     }
 
     /// Wall time between two samples of the target at the present rate and the expected load (ns).
@@ -568,29 +356,6 @@ impl RateController {
     pub fn age_for_steps_ns(&self, elapsed_ns: u64) -> u64 {
         self.schedule.map_or(u64::MAX, |_| elapsed_ns)
     }
-
-    fn bound_by(&self) -> BoundBy {
-        match self.settings.fixed_rate_hz {
-            Some(_) => BoundBy::Fixed,
-            None if self.retuning.throttled => {
-                let (slowdown_hz, beside_hz) = self.bucket_caps_hz();
-                match self.budgets.own {
-                    _ if beside_hz >= slowdown_hz => BoundBy::Bucket,
-                    Some(_) => BoundBy::OwnCpu,
-                    None => BoundBy::Host,
-                }
-            }
-            None => self.retuning.bound_by,
-        }
-    }
-}
-
-/// What the bucket pays for `wall_ns` in which the target used `cpu_ns`: the upper end of what was charged to others, and
-/// own time; what was charged to the target counts for more where [`Account`] sets it against less (ns).
-fn charge_ns(spend: &Spend, wall_ns: f64, cpu_ns: f64) -> f64 {
-    let counted = |floor_cpus: f64| cpu_ns.max(floor_cpus * wall_ns).max(1.0);
-    let weight = counted(OWN_COST_FLOOR_CPUS) / counted(TARGET_FLOOR_CPUS);
-    weight * spend.target_ns() + spend.doubt_ns + spend.foreign_ns + spend.self_ns - spend.put_off_ns
 }
 
 #[cfg(test)]

@@ -53,12 +53,22 @@ pub(super) fn measure() -> Option<[Gaps; 2]> {
             spinner.prepare(kind);
             let work = SpinWork { kind, frames: 0, stack_bytes: 0, iterations };
             let mut signals = TimedSignal::each(2 * tick_ns()).ok()?;
-            let found = interruptions(WORK_NS, LONGER_NS, || spinner.spin(work), || signals.last());
-            found_at(&found, tick_ns())
+            found_at(&interrupted(WORK_NS, || spinner.spin(work), &mut signals), tick_ns())
         };
         Some([of(SpinKind::Compute, COMPUTATIONS)?, of(SpinKind::Memory, READS)?])
     };
     thread::Builder::new().name("calibrate".to_owned()).spawn(measure).ok()?.join().ok()?
+}
+
+/// Works for so long (ns), and tells of each interruption, with the signal that was handled in it.
+fn interrupted(for_ns: u64, step: impl Fn(), signals: &mut TimedSignal) -> Vec<HandledInterruption> {
+    let mut found = interruptions(for_ns, LONGER_NS, step, || signals.last());
+    for one in &mut found {
+        // A signal may come after the step was timed, when it is asked for.
+        let is_within = |handled: &Handled| one.at_ns <= handled.begun_ns && handled.took_ns <= one.stood_ns;
+        one.handled = one.handled.filter(is_within);
+    }
+    found
 }
 
 /// Of a program that nothing is known of: between the two, and as unsure as they differ.
@@ -192,11 +202,8 @@ mod tests {
         let work = || {
             std::hint::black_box((0..100_u64).fold(1_u64, |x, y| std::hint::black_box(x ^ y)));
         };
-        let found = interruptions(400_000_000, LONGER_NS, work, || signals.last());
-        let handled: Vec<_> = found.iter().filter_map(|one| Some((one, one.handled?))).collect();
-        let is_within = |&(one, handled): &(&HandledInterruption, Handled)| {
-            one.at_ns <= handled.begun_ns && handled.took_ns <= one.stood_ns
-        };
-        assert!(!handled.is_empty() && handled.iter().all(is_within), "{found:?}");
+        let found = interrupted(400_000_000, work, &mut signals);
+        let handled = found.iter().filter(|one| one.handled.is_some()).count();
+        assert!(handled >= 10 && handled < found.len(), "{handled} of {found:?}"); // fifty where the CPU is ours alone
     }
 }

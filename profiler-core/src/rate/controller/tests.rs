@@ -1,7 +1,7 @@
 use proptest::prelude::*;
 
-use super::super::Criterion;
 use super::super::cost::Cost;
+use super::super::{BoundBy, Criterion};
 use super::*;
 use crate::rate::{CacheSensitivity, HandlerTime};
 
