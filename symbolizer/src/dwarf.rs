@@ -109,7 +109,14 @@ impl<'s> DebugInfo<'s> {
 
     fn most_kept(&self, usual: u64) -> u64 {
         // Below the usual limit, the share that is left for it.
-        if self.most_bytes < usual * KEPT_SHARE { usual.min(self.most_bytes / KEPT_SHARE) } else { usual }
+        let share = if self.most_bytes < usual * KEPT_SHARE {
+            usual.min(self.most_bytes / KEPT_SHARE)
+        } else {
+            usual
+        };
+        // A unit that is read at all is kept until its last address: read anew for each, it would take as long as all units.
+        let largest = self.index.largest();
+        share.max(if self.sections.units_at_once(largest) > 0 { largest + largest / 4 } else { 0 })
     }
 
     /// What the sections, the index and the other halves of units take of memory.

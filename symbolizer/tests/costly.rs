@@ -5,10 +5,12 @@
 mod build;
 
 use std::fs::File;
+use std::io;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use build::Program;
-use symbolizer::{NoDebugFiles, Object, ReadAt, Symbolized};
+use symbolizer::{Limits, NoDebugFiles, Object, ReadAt, Symbolized};
 
 /// Far more than a debug build on a busy machine takes, far less than what the files ask for.
 const SOON: Duration = Duration::from_secs(60);
@@ -79,6 +81,46 @@ fn one_long_line_program() -> String {
         .section .debug_line,\"\",@progbits
         .long 30000000; .short 99; .skip 29999998";
     unit_with(["", ""], unit, "", more)
+}
+
+/// Counts what is read of a file.
+struct Counted {
+    file: File,
+    bytes: AtomicU64,
+}
+
+impl ReadAt for Counted {
+    fn len(&self) -> io::Result<u64> {
+        ReadAt::len(&self.file)
+    }
+
+    fn read_at(&self, offset: u64, len: usize) -> io::Result<Vec<u8>> {
+        self.bytes.fetch_add(len as u64, Ordering::Relaxed);
+        ReadAt::read_at(&self.file, offset, len)
+    }
+}
+
+/// A unit that takes more memory than the readers of a small limit usually keep is read once all the same, and not for each address.
+#[test]
+fn a_large_unit_is_read_once_for_all_of_its_addresses() {
+    let function = ".uleb128 2; .uleb128 0x2e; .byte 0; .uleb128 3; .uleb128 8; .uleb128 0x11; .uleb128 1; .uleb128 0x12; .uleb128 7; .byte 0,0";
+    let functions = ".set at, 0
+        .rept 60000; .uleb128 2; .asciz \"a_function_of_a_large_unit\"; .quad code + at % 64; .quad 1; .set at, at + 1; .endr";
+    let Some(program) = Program::assembly(&unit(function, functions, ""), &AS_A_LIBRARY) else { return };
+    let (code, _) = program.symbol(|name| name == "code");
+    let read_for = |addresses: &[u64]| {
+        let file = File::open(program.path()).expect("a program");
+        let counted = Counted { file, bytes: AtomicU64::new(0) };
+        let limits = Limits::of_all(64 << 20);
+        let object =
+            Object::load_within(limits, &counted, program.path(), &NoDebugFiles).expect("a good object");
+        let named = object.symbolize_all(addresses);
+        let by_entry = |symbolized: &Symbolized| matches!(symbolized, Symbolized::Known(frames) if &*frames[0].name == "a_function_of_a_large_unit");
+        assert!(named.iter().all(by_entry), "{named:?}");
+        counted.bytes.load(Ordering::Relaxed)
+    };
+    let (one, all) = (read_for(&[code]), read_for(&(code..code + 64).collect::<Vec<u64>>()));
+    assert!(all < 2 * one, "{all} bytes for 64 addresses, {one} for one");
 }
 
 #[test]

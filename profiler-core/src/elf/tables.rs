@@ -112,8 +112,8 @@ pub struct UnwindTables {
     pub(crate) debug_frame: Option<Section>,
     /// Whether the index is in order; known once it was looked at.
     is_in_order: OnceLock<bool>,
-    /// What stands in for the index where there is none.
-    eh_frame_functions: Functions,
+    /// What stands in for the index where there is none, once it was looked at; none where it is not safe to read.
+    eh_frame_functions: OnceLock<Option<Functions>>,
     /// The same of `debug_frame`, once it was looked at.
     debug_frame_functions: OnceLock<Option<Functions>>,
 }
@@ -136,12 +136,9 @@ impl UnwindTables {
         };
         tables.debug_frame = debug_frame.filter(is_safe);
         let Some(eh_frame) = eh_frame else { return tables };
-        if eh_frame_hdr.is_some() {
-            (tables.eh_frame, tables.eh_frame_hdr) = (Some(eh_frame), eh_frame_hdr);
-        } else if let Some(functions) =
-            Functions::of(machine, &eh_frame_of(&eh_frame), &bases(&eh_frame, None))
-        {
-            (tables.eh_frame, tables.eh_frame_functions) = (Some(eh_frame), functions);
+        (tables.eh_frame, tables.eh_frame_hdr) = (Some(eh_frame), eh_frame_hdr);
+        if tables.eh_frame_hdr.is_none() && tables.eh_frame_functions().is_none() {
+            tables.eh_frame = None;
         }
         tables
     }
@@ -167,7 +164,7 @@ impl UnwindTables {
         Self::new(machine, section(eh_frame), index, section(debug_frame))
     }
 
-    /// The same, to be read anew.
+    /// The same, to be read anew, and looked at anew: they may be other bytes.
     pub(super) fn unread(&self) -> Self {
         let unread = |section: &Section| Section { bytes: section.bytes.unread(), ..section.clone() };
         Self {
@@ -176,7 +173,7 @@ impl UnwindTables {
             eh_frame_hdr: self.eh_frame_hdr.as_ref().map(unread),
             debug_frame: self.debug_frame.as_ref().map(unread),
             is_in_order: OnceLock::new(),
-            eh_frame_functions: self.eh_frame_functions.clone(),
+            eh_frame_functions: OnceLock::new(),
             debug_frame_functions: OnceLock::new(),
         }
     }
@@ -203,6 +200,16 @@ impl UnwindTables {
         })
     }
 
+    fn eh_frame_functions(&self) -> Option<&Functions> {
+        let make = || match &self.eh_frame {
+            Some(section) if self.eh_frame_hdr.is_none() => {
+                Functions::of(self.machine, &eh_frame_of(section), &bases(section, None))
+            }
+            _ => Some(Functions::default()),
+        };
+        self.eh_frame_functions.get_or_init(make).as_ref()
+    }
+
     fn debug_frame_functions(&self) -> Option<&Functions> {
         let make = || {
             let section = self.debug_frame.as_ref()?;
@@ -227,7 +234,7 @@ impl UnwindTables {
     /// The function that holds a stated address, or the end of what the tables cover before it.
     pub(super) fn extent(&self, svma: u64) -> AddressPosition {
         let by_debug_frame = || self.debug_frame_functions()?.extent(svma);
-        let by_functions = || self.eh_frame_functions.extent(svma);
+        let by_functions = || self.eh_frame_functions()?.extent(svma);
         let by_index = || self.extent_by_index(svma);
         let tables: [&dyn Fn() -> Option<AddressPosition>; 3] = [&by_debug_frame, &by_functions, &by_index];
         let mut covered = 0;
@@ -338,10 +345,10 @@ impl UnwindTables {
                 .and_then(|function| question.answer(&function, &frame, &bases))
         };
         let offset = match &self.eh_frame_hdr {
-            None => match self.eh_frame_functions.information(svma) {
-                Some(Information::Unsafe) => return Answered::Unsafe,
-                Some(Information::At(offset)) => Some(offset),
-                None => None,
+            None => match self.eh_frame_functions().map(|functions| functions.information(svma)) {
+                None | Some(Some(Information::Unsafe)) => return Answered::Unsafe,
+                Some(Some(Information::At(offset))) => Some(offset),
+                Some(None) => None,
             },
             Some(_) if !self.is_in_order() => return Answered::Unsafe,
             Some(section) => match vetted(self.machine, section, &frame, &bases, svma) {

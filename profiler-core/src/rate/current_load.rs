@@ -9,7 +9,7 @@ use super::meter::{OverheadMeter, Spend};
 use super::non_target::NonTargetLoad;
 use super::sample_cost::OWN_COST_FLOOR_CPUS;
 
-/// Samples that a step needs for a mean cost of its own.
+/// Samples that a mean cost needs.
 const COST_SAMPLES: u64 = 5;
 
 /// The highest load is remembered for this long, at most for twice as long (ns): a burst counts as a steady load until
@@ -26,8 +26,10 @@ pub(super) struct CurrentLoad {
     /// How long the span has lasted (ns).
     span_ns: u64,
     non_targets: NonTargetLoad,
-    /// Mean charge to the target per sample in the last step with enough samples (ns).
+    /// Mean charge to the target per sample in the last steps that had enough samples together (ns).
     recent_ns: f64,
+    /// Samples since then, and what they were charged at (ns).
+    since: (u64, f64),
 }
 
 impl CurrentLoad {
@@ -41,8 +43,11 @@ impl CurrentLoad {
         }
         // The clock expired for what brought no sample, too.
         let hits = reading.samples.saturating_add(reading.lost).saturating_add(reading.unseen);
-        if hits >= COST_SAMPLES {
-            self.recent_ns = (spend.samples_ns() + spend.unseen_ns + 2.0 * spend.samples_se_ns) / hits as f64;
+        self.since.0 = self.since.0.saturating_add(hits);
+        self.since.1 += spend.samples_ns() + spend.unseen_ns + 2.0 * spend.samples_se_ns;
+        if self.since.0 >= COST_SAMPLES {
+            self.recent_ns = self.since.1 / self.since.0 as f64;
+            self.since = (0, 0.0);
         }
     }
 
@@ -73,7 +78,7 @@ impl CurrentLoad {
         self.load.expected().unwrap_or(Expected { busy_cpus: peak_cpus, pace: [1.0; AGES] })
     }
 
-    /// Mean charge to the target per sample in the last step with enough samples (ns).
+    /// Mean charge to the target per sample of late (ns).
     pub(super) fn recent_charge_ns(&self) -> f64 {
         self.recent_ns
     }

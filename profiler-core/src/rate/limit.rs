@@ -71,7 +71,7 @@ impl Limit {
         let most = self.ratio * self.bucket.allowed_part() + self.spare_ratio();
         let expected = (most.min(OPEN * self.ratio + self.spare_ratio()) - fixed_ratio).max(least);
         let base_cpus = base_cpus.max(self.floor_cpus);
-        let evenly = self.spending.affordable_cpus(self.ratio * base_cpus) / base_cpus;
+        let evenly = self.spending.affordable_cpus_of_bursts(self.ratio * base_cpus) / base_cpus;
         // A start may spend now what the rest of its ten seconds will then lack.
         let at_once =
             self.spending.room_ns((1.0 - TRICKLE) * self.ratio * base_cpus) / (SPREAD_NS * base_cpus);

@@ -4,6 +4,7 @@
 //! the profiler itself uses, and, where the kernel's handler can be timed, what that takes in this target.
 
 use super::Reading;
+use super::account::TARGET_FLOOR_CPUS;
 use super::cost::{Cost, CostModel};
 use super::own_cost::{Own, OwnCost};
 use super::prices::{FieldFigures, HandlerTime, Prices};
@@ -407,9 +408,9 @@ impl OverheadMeter {
     }
 
     /// The part of what is spent whatever the rate that the target pays: switches and records that are no samples (ratio of
-    /// its CPU time).
+    /// its CPU time, or of the floor that budgets have).
     pub(super) fn events_ratio(&self) -> f64 {
-        self.events_ns() / self.cpu_ns.max(1e6)
+        self.events_ns() / self.cpu_ns.max(TARGET_FLOOR_CPUS * self.wall_ns).max(1e6)
     }
 
     /// What a sample of a non-target process costs (ns): the upper estimate of the model, and own time.

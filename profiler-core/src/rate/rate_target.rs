@@ -119,16 +119,22 @@ fn within(law: &Law, schedule: Option<AnytimeSchedule>, caps: &Caps) -> Optimum 
 
 fn caps(settings: &RateSettings, now: &Circumstances, budget_share: f64) -> Caps {
     let bytes_per_cpu_s = now.record_bytes * now.utilisation_cpus.max(1.0);
-    let (load, budget) = (&now.load, budget_share * settings.budget_ratio);
-    let slowdown = (budget + load.slowdown_spare_ratio - load.slowdown_fixed_ratio).max(0.0);
+    let load = &now.load;
+    // Of what is spent at any rate a part is kept back, too, but no more than of what is left for samples: where that is little,
+    // it would be nothing.
+    let for_samples = |budget: f64, fixed: f64| {
+        let left = (budget - fixed).max(0.0);
+        left - (1.0 - budget_share) * (left + fixed.min(left))
+    };
+    let slowdown = for_samples(settings.budget_ratio, load.slowdown_fixed_ratio) + load.slowdown_spare_ratio;
     let slowdown_hz = slowdown * 1e9 / (now.threads.count * now.cost.target.upper_ns().max(1.0));
     let (budget_hz, own_hz) = match settings.own_cpu_ratio {
         Some(own) => {
-            let left = (budget_share * own + load.own_spare_cpus - load.own_fixed_cpus).max(0.0);
+            let left = for_samples(own, load.own_fixed_cpus) + load.own_spare_cpus;
             (slowdown_hz, left / load.own_per_hz_cpus.max(f64::MIN_POSITIVE))
         }
         None => {
-            let left = (budget_share * now.granted_ratio - now.cost.fixed_ratio).max(0.0);
+            let left = for_samples(now.granted_ratio, now.cost.fixed_ratio);
             (slowdown_hz, left * 1e9 / now.cost.total_hi_ns.max(1.0))
         }
     };

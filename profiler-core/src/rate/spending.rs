@@ -25,6 +25,11 @@ impl SpanFigures for SpendingSpan {
 /// The last ten seconds of spending.
 pub(super) type Spending = LastTenSeconds<SpendingSpan>;
 
+/// What is left of a window's grant; negative if it owes (ns).
+fn left_ns(begun: &SpendingSpan) -> f64 {
+    begun.granted_ns - begun.spent_ns
+}
+
 impl LastTenSeconds<SpendingSpan> {
     /// What may be spent at once, so that each window of ten seconds that has begun ends within what it is granted, if
     /// `net_cpus` of the budget are left in the time to come (ns).
@@ -40,12 +45,28 @@ impl LastTenSeconds<SpendingSpan> {
     /// within its grant, if the budget continues to grant `granted_cpus`. Negative if that is no longer possible;
     /// infinite if no window has begun.
     pub(super) fn affordable_cpus(&self, granted_cpus: f64) -> f64 {
+        self.affordable(|begun, to_come_ns| granted_cpus + left_ns(begun) / to_come_ns)
+    }
+
+    /// The same for a base that may rest before the window is over, as after a burst. What a window owes is then paid back out of
+    /// what is still granted: no more than it was granted on average so far.
+    pub(super) fn affordable_cpus_of_bursts(&self, granted_cpus: f64) -> f64 {
+        self.affordable(|begun, to_come_ns| {
+            let left_ns = left_ns(begun);
+            if left_ns >= 0.0 {
+                return granted_cpus + left_ns / to_come_ns;
+            }
+            let usual_cpus = begun.granted_ns / begun.wall_ns.max(1.0);
+            granted_cpus * (1.0 + left_ns / (granted_cpus.min(usual_cpus) * to_come_ns))
+        })
+    }
+
+    /// The least that a window which has begun can afford, by what it has spent and its time to come (ns).
+    fn affordable(&self, of: impl Fn(&SpendingSpan, f64) -> f64) -> f64 {
         self.windows()
             .map(|begun| (begun, TEN_SECONDS_NS - begun.wall_ns))
             .take_while(|(_, to_come_ns)| *to_come_ns >= MERGE_NS)
-            .map(|(begun, to_come_ns)| {
-                (begun.granted_ns + granted_cpus * to_come_ns - begun.spent_ns) / to_come_ns
-            })
+            .map(|(begun, to_come_ns)| of(&begun, to_come_ns))
             .fold(f64::INFINITY, f64::min)
     }
 }

@@ -180,6 +180,37 @@ fn a_process_that_is_taken_from_a_group_counts_once() -> Result<()> {
     Ok(())
 }
 
+/// The first target samples threads one by one, and its clocks do not follow the process.
+#[test]
+fn a_process_that_is_taken_from_a_target_is_sampled_by_the_other_alone() -> Result<()> {
+    privileged!();
+    let busy = Busy::new()?;
+    let (_staying, leaving) = (busy.start()?, busy.start()?);
+    // A horizon of its own means events of its own.
+    let target = busy.section("first", "horizon = \"20s\"");
+    let daemon = Daemon::start_ample(60, &format!("[sampling]\nattach_mode = \"task\"\n{target}"))?;
+    wait_until_told("events of the first", || {
+        daemon.target("first").is_ok_and(|first| first["attach_mode"] == "task" && first["processes"] == 2)
+    })?;
+    let pid = leaving.id().to_string();
+    daemon
+        .ctl(&["attach", &pid, "--as", "taken", "--horizon", "20s", "--duration", "1h"])?
+        .expect_status(0)?;
+    daemon.wait_for("taken", "sampled")?;
+    wait_until_told("the first without it", || {
+        daemon.target("first").is_ok_and(|first| first["processes"] == 1)
+    })?;
+    // Clocks are renewed soon, and a window that begins after that has samples of its own process alone.
+    wait_until_told("windows of the first without samples of the other", || {
+        let asked = daemon.ctl(&["profile", "--duration", "2s", "--target", "first", "--json"]);
+        let profile = asked.ok().and_then(|asked| serde_json::from_str::<Value>(&asked.stdout).ok());
+        profile.is_some_and(|profile| {
+            let count = |key: &str| profile[key].as_u64().unwrap_or(0);
+            count("samples") > 20 && count("foreign_samples") * 20 < count("samples")
+        })
+    })
+}
+
 #[test]
 fn everything_is_what_belongs_to_no_other_target() -> Result<()> {
     privileged!();

@@ -158,19 +158,22 @@ impl<L: DecisionLog> Engine<L> {
     pub(crate) fn book_shares(&mut self) {
         let (Some(owners), now_ns) = (&self.session.counted.owners, clock::monotonic_ns()) else { return };
         let spent = *self.controller.account().spent();
-        let new = spent.since(&std::mem::replace(&mut self.shares.spent, spent));
         let since_ns = std::mem::replace(&mut self.shares.booked_ns, now_ns).max(self.session.start_ns());
         let wall_ns = now_ns.saturating_sub(since_ns) as f64;
         let counted =
             self.session.counts.since(&std::mem::replace(&mut self.shares.counted, self.session.counts));
         let all = [counted.samples as f64, counted.frames as f64, counted.stack_bytes as f64];
+        // What was spent or lost with no sample beside it is shared out by the next ones.
+        let new = match all[0] > 0.0 {
+            true => spent.since(&std::mem::replace(&mut self.shares.spent, spent)),
+            false => Spend::default(),
+        };
         let mut of_each = Vec::new();
         for (owner, share) in owners.shares() {
             let Some(charged) = self.shares.of.get(&owner) else { continue };
             let since = charged.since(&share.counts);
             of_each.push((owner, since, share.counts, share.cpu_ns));
         }
-        // What was lost with no sample beside it is shared out by the next ones.
         let lost = self.session.counts.lost.saturating_sub(self.shares.lost);
         let lost = if all[0] > 0.0 { lost } else { 0 };
         self.shares.lost += lost;

@@ -167,6 +167,15 @@ pub(super) fn names_of<'a>(object: &'a ObjectSnapshot, equal: Option<&'a Equal>)
 /// Most attempts to read an object, with less content each time: see [`crate::symbol_process`].
 const TRIES: usize = 4;
 
+/// What tells a file, and the debug files that belong to it, from all others: who has another file system may have put other debug files
+/// beside the same file, and what these do is not held against it elsewhere.
+fn seen_from(view: RootView, identity: String) -> String {
+    match view {
+        RootView::Ours => identity,
+        RootView::Foreign(root) => format!("{identity} seen from {root:?}"),
+    }
+}
+
 /// Reads an object in the symbolizer process, or in this one if there is none.
 fn read_there(
     object: &ObjectSnapshot,
@@ -182,7 +191,7 @@ fn read_there(
         let wanted = WantedObject {
             file: &open,
             path: &object.path,
-            identity: object.identity(),
+            identity: object.identity().map(|identity| seen_from(object.view, identity)),
             limits,
             print: equal.as_ref().map(|(equal, proof)| (&**equal.print(), proof.clone())),
             files: Arc::clone(files) as Arc<dyn OpenDebugFiles>,

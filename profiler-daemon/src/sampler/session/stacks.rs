@@ -2,7 +2,7 @@
 
 use profiler_core::process::Process;
 use profiler_core::profile::Outcome;
-use profiler_core::record::RawSample;
+use profiler_core::record::{RawSample, UserRegs};
 use profiler_core::unwind::basis::Basis;
 use profiler_core::unwind::copy::CopySize;
 use profiler_core::unwind::earlier::{EarlierStacks, Followed};
@@ -203,6 +203,11 @@ impl StackReader {
         else {
             return false;
         };
+        // Whether the outermost call still runs is told by the return address right below its caller's frame, which is not there on
+        // this machine.
+        if matches!(regs, UserRegs::Aarch64 { .. }) {
+            return false;
+        }
         let Some(whole) = self.deeper.read(sample.pid, stack, places, same_function) else { return false };
         user.clear();
         let outcome = self.unwinder.unwind(process, regs, whole, user).outcome;
