@@ -37,7 +37,9 @@ impl<'s> Object<'s> {
         if !std::mem::replace(&mut self.is_queried_repeatedly, true) {
             self.namer = namer_in_order(&self.sources);
         }
-        self.symbolize_with(&self.namer, svmas)
+        let all = self.symbolize_with(&self.namer, svmas);
+        self.namer.rest(&self.sources);
+        all
     }
 
     fn symbolize_with(&self, namer: &Namer<'s>, svmas: &[u64]) -> Vec<Symbolized> {

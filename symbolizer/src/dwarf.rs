@@ -108,15 +108,28 @@ impl<'s> DebugInfo<'s> {
     }
 
     fn most_kept(&self, usual: u64) -> u64 {
-        // Below the usual limit, the share that is left for it.
-        let share = if self.most_bytes < usual * KEPT_SHARE {
-            usual.min(self.most_bytes / KEPT_SHARE)
-        } else {
-            usual
-        };
         // A unit that is read at all is kept until its last address: read anew for each, it would take as long as all units.
-        let largest = self.index.largest();
-        share.max(if self.sections.units_at_once(largest) > 0 { largest + largest / 4 } else { 0 })
+        let largest = self.largest_kept();
+        let is_readable = self.sections.units_at_once(largest) > 0;
+        self.usual_share(usual).max(if is_readable { largest } else { 0 })
+    }
+
+    /// What is kept of a limit: below the usual one, the share that is left for it.
+    fn usual_share(&self, usual: u64) -> u64 {
+        if self.most_bytes < usual * KEPT_SHARE { usual.min(self.most_bytes / KEPT_SHARE) } else { usual }
+    }
+
+    /// What the largest unit takes while it is read and kept.
+    fn largest_kept(&self) -> u64 {
+        self.index.largest() + self.index.largest() / 4
+    }
+
+    /// No more addresses come for now: what is above the usual share is forgotten.
+    pub(crate) fn rest(&self, reader: &DwarfReader<'_>) {
+        let mut kept = reader.kept.borrow_mut();
+        if kept.held() > self.usual_share(MOST_KEPT_IN_ORDER) {
+            kept.make_room(u64::MAX);
+        }
     }
 
     /// What the sections, the index and the other halves of units take of memory.
@@ -150,6 +163,6 @@ impl<'s> DebugInfo<'s> {
 
     /// How many threads may read at the same time, each with a unit of its own in memory.
     pub(crate) fn most_readers(&self) -> usize {
-        self.sections.units_at_once(self.index.largest()).clamp(1, MOST_READERS) as usize
+        self.sections.units_at_once(self.largest_kept()).clamp(1, MOST_READERS) as usize
     }
 }

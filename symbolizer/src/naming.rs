@@ -54,6 +54,13 @@ impl<'s> Namer<'s> {
         symbols + debug_info.map_or(0, |(info, reader)| info.read_bytes(reader))
     }
 
+    /// Forgets what was only kept for the next address of the same unit.
+    pub(crate) fn rest(&self, sources: &Sources<'s>) {
+        if let Some((info, reader)) = sources.debug_info.as_ref().zip(self.reader.as_ref()) {
+            info.rest(reader);
+        }
+    }
+
     /// What it holds now.
     pub(crate) fn held_bytes(&self) -> u64 {
         self.symbols.borrow().bytes as u64 + self.reader.as_ref().map_or(0, DwarfReader::held_bytes)

@@ -112,9 +112,11 @@ fn a_large_unit_is_read_once_for_all_of_its_addresses() {
         let file = File::open(program.path()).expect("a program");
         let counted = Counted { file, bytes: AtomicU64::new(0) };
         let limits = Limits::of_all(64 << 20);
-        let object =
-            Object::load_within(limits, &counted, program.path(), &NoDebugFiles).expect("a good object");
-        let named = object.symbolize_all(addresses);
+        let object = Object::load_within(limits, &counted, program.path(), &NoDebugFiles);
+        let mut object = object.expect("a good object");
+        let named = object.symbolize_more(addresses);
+        assert!(object.memory_bytes() < 64 << 20, "{} bytes", object.memory_bytes());
+        assert!(object.held_bytes() < 16 << 20, "{} bytes are kept", object.held_bytes());
         let by_entry = |symbolized: &Symbolized| matches!(symbolized, Symbolized::Known(frames) if &*frames[0].name == "a_function_of_a_large_unit");
         assert!(named.iter().all(by_entry), "{named:?}");
         counted.bytes.load(Ordering::Relaxed)

@@ -141,6 +141,7 @@ const WITHOUT_UNIT: &[&str] = &[
     "undecodable",
     "throttled",
     "foreign_samples",
+    "unseen_interrupts",
     "walked_frames",
     "objects",
     "files_lost",

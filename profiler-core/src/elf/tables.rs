@@ -190,6 +190,7 @@ impl UnwindTables {
         if let Some(eh_frame) = &self.eh_frame {
             eh_frame.bytes.read();
         }
+        self.eh_frame_functions();
     }
 
     /// Whether the index, if there is one, is in order. Were it not, the library might find another function than we do.

@@ -28,8 +28,6 @@ pub(super) struct Runs {
     are_independent: bool,
     /// What each mean is over: CPU time (s), or samples.
     weights: Run,
-    /// CPU time of the runs that say what their overhead is made of (s).
-    parts_cpu_s: f64,
     handler_runs: f64,
     /// The profiler's own CPU time that is held to a budget: without set-up, with samples of other processes (s).
     own_cpu_s: f64,
@@ -101,7 +99,7 @@ impl Runs {
         }
         add!(
             counts.lost,
-            counts.unseen,
+            counts.unseen_interrupts,
             counts.undecodable,
             counts.throttled,
             counts.foreign_samples,
@@ -140,26 +138,31 @@ impl Runs {
             self.errors(self.sum.cpu.sampling_cpu_se_s, finite(run.cpu.sampling_cpu_se_s) * part);
     }
 
-    /// Adds `cpu_s` times each ratio that the run states; [`Self::finish`] divides. 0 is what other tools' files say, and earlier
-    /// versions of these.
+    /// Adds `cpu_s` times each ratio that the run states; [`Self::finish`] divides. Other tools' files state none.
     fn ratios(&mut self, run: &Run, cpu_s: f64) {
         macro_rules! add {
-            ($($group:ident: $($ratio:ident),*;)*) => {$($(if run.$group.$ratio > 0.0 {
+            ($is_stated:expr; $($group:ident: $($ratio:ident),*;)*) => {$($(if $is_stated(run.$group.$ratio) {
                 self.sum.$group.$ratio += finite(run.$group.$ratio) * cpu_s;
                 self.weights.$group.$ratio += cpu_s;
             })*)*};
         }
+        // A target without a sample was not slowed down, and says so with its budget.
+        let states_overhead = run.how.confidence > 0.0 || run.overhead.budget_ratio > 0.0;
         add!(
-            cost: interrupt_ratio;
+            |_| states_overhead;
             overhead: overhead_ratio, budget_ratio, slowdown_ratio, slowdown_budget_ratio, own_cpu_budget_ratio;
+        );
+        // Of these 0 says nothing.
+        add!(
+            |figure| figure > 0.0;
+            cost: interrupt_ratio;
             rate: variance_ratio, replicas, rate_hz, optimum_rate_hz, unbounded_rate_hz;
         );
-        let mut parts = run.overhead.overhead_parts;
-        if parts != OverheadParts::default() {
-            self.parts_cpu_s += cpu_s;
-        }
-        for (sum, part) in each(&mut self.sum.overhead.overhead_parts).into_iter().zip(each(&mut parts)) {
-            *sum += finite(*part) * cpu_s;
+        if states_overhead {
+            let mut parts = run.overhead.overhead_parts;
+            for (sum, part) in each(&mut self.sum.overhead.overhead_parts).into_iter().zip(each(&mut parts)) {
+                *sum += finite(*part) * cpu_s;
+            }
         }
         let worst = |a: f64, b: f64| a.max(finite(b));
         self.sum.overhead.overhead_worst_1s_ratio =
@@ -243,7 +246,7 @@ impl Runs {
         run.overhead.own_cpu_ratio = if sampled_s > 0.0 { own_cpu_s / sampled_s } else { 0.0 };
         run.counts.samples = stacks.iter().fold(0, |sum, stack| stack.samples.saturating_add(sum));
         let (taken, sampled_cpu_s) = (
-            run.counts.samples.saturating_add(run.counts.lost).saturating_add(run.counts.unseen),
+            run.counts.samples.saturating_add(run.counts.lost).saturating_add(run.counts.unseen_interrupts),
             run.cpu.target_cpu_s - run.cpu.not_sampled_cpu_s,
         );
         if self.runs > 1 && run.rate.rate_hz > 0.0 && taken > 0 && sampled_cpu_s > 0.0 {
@@ -275,8 +278,8 @@ impl Runs {
             rate: variance_ratio, replicas, rate_hz, optimum_rate_hz, unbounded_rate_hz;
         );
         divide(&mut self.sum.cost.overhead_se_us, self.weights.cost.overhead_us);
-        let parts_cpu_s = self.parts_cpu_s;
-        each(&mut self.sum.overhead.overhead_parts).into_iter().for_each(|part| divide(part, parts_cpu_s));
+        let parts = each(&mut self.sum.overhead.overhead_parts);
+        parts.into_iter().for_each(|part| divide(part, self.weights.overhead.overhead_ratio));
         let per_sample =
             |sum: &mut Option<f64>, samples: f64| *sum = sum.filter(|_| samples > 0.0).map(|us| us / samples);
         per_sample(&mut self.sum.cost.handler_us, self.handler_runs);

@@ -270,7 +270,7 @@ fn every_figure_of_a_run_is_carried() {
     }
     set!(
         3;
-        counts: lost, unseen, outer_frames_from_earlier, undecodable, throttled, foreign_samples, walked_frames, copied_bytes;
+        counts: lost, unseen_interrupts, outer_frames_from_earlier, undecodable, throttled, foreign_samples, walked_frames, copied_bytes;
         files: maps_reread, mappings_dropped, objects, files_lost, symbol_bytes_peak, symbol_evictions, symbol_rereads;
         cost: handler_samples;
         rate: retunes;
@@ -381,6 +381,7 @@ fn a_run_that_does_not_state_a_figure_leaves_it_to_the_others() {
     let mut other = profile("web", 20, &[&[(1, 10)]]);
     other.run.cpu.target_cpu_s = 10.0;
     other.run.cost.overhead_us = 0.0;
+    (other.run.how.confidence, other.run.overhead.budget_ratio) = (0.0, 0.0);
     let run = merged(seconds(0, 40), 1, &[ours, other]).run;
     let found = [
         run.overhead.slowdown_ratio,
@@ -390,6 +391,19 @@ fn a_run_that_does_not_state_a_figure_leaves_it_to_the_others() {
     ];
     let stated = [0.0044, 0.0044, 73.0, 3.0];
     assert!(found.iter().zip(stated).all(|(found, stated)| (found - stated).abs() < 1e-9), "{found:?}");
+}
+
+#[test]
+fn a_window_without_a_sample_was_not_slowed_down_and_counts() {
+    let mut sampled = profile("web", 0, &[&[(1, 10)]]);
+    sampled.run.cpu.target_cpu_s = 10.0;
+    sampled.run.overhead.slowdown_ratio = 0.01;
+    sampled.run.overhead.overhead_parts.base_ratio = 0.01;
+    let mut silent = profile("web", 1, &[&[]]);
+    silent.run.cpu.target_cpu_s = 10.0;
+    let overhead = merged(seconds(0, 2), 1, &[sampled, silent]).run.overhead;
+    assert!((overhead.slowdown_ratio - 0.005).abs() < 1e-9, "{overhead:?}");
+    assert!((overhead.overhead_parts.base_ratio - 0.005).abs() < 1e-9, "{overhead:?}");
 }
 
 #[test]

@@ -83,7 +83,7 @@ pub struct SampleCounts {
     /// Samples that the kernel dropped because a ring buffer was full.
     pub lost: u64,
     /// Interrupts in code that may not be sampled: they slow the target down as well, and bring no sample.
-    pub unseen: u64,
+    pub unseen_interrupts: u64,
     /// Samples with a stack that lacks outer frames.
     pub truncated: u64,
     /// The same by the reason.

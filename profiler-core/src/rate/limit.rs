@@ -20,15 +20,26 @@ pub(super) struct Limit {
     bucket: TokenBucket,
     spending: Spending,
     floor_cpus: f64,
-    /// What is left of what the start may spend beforehand (ns).
+    /// What is left of what the start may spend beforehand, and what that was (ns).
     ahead_ns: f64,
+    most_ahead_ns: f64,
+    /// How long the base has rested since the start (ns).
+    rested_ns: f64,
 }
 
 impl Limit {
     /// A budget of `ratio`; a base of less than `floor_cpus` counts as that much.
     pub(super) fn new(ratio: f64, floor_cpus: f64) -> Self {
         let bucket = TokenBucket::new(ratio).with_floor(floor_cpus);
-        Limit { ratio, bucket, spending: Spending::default(), floor_cpus, ahead_ns: 0.0 }
+        Limit {
+            ratio,
+            bucket,
+            spending: Spending::default(),
+            floor_cpus,
+            ahead_ns: 0.0,
+            most_ahead_ns: 0.0,
+            rested_ns: 0.0,
+        }
     }
 
     /// Sets the ratio from now on. Earlier spending counts against the ratio of its time.
@@ -43,7 +54,7 @@ impl Limit {
         if self.spending.latest_first().next().is_some() {
             self.ahead_ns = self.ahead_ns.min(most_ns);
         } else {
-            self.ahead_ns = most_ns;
+            (self.ahead_ns, self.most_ahead_ns) = (most_ns, most_ns);
             self.bucket.fill();
         }
     }
@@ -53,8 +64,9 @@ impl Limit {
         let granted_ns = self.bucket.accrual_ns(wall_ns, base_ns);
         self.spending.book(SpendingSpan { wall_ns, spent_ns, granted_ns });
         let taken_ns = (spent_ns - granted_ns).clamp(0.0, self.ahead_ns);
-        let rested = (wall_ns - base_ns).max(0.0) / RESTED_NS;
-        self.ahead_ns = (self.ahead_ns - taken_ns) * (1.0 - rested).max(0.0);
+        self.rested_ns += (wall_ns - base_ns).max(0.0);
+        let most_ns = self.most_ahead_ns * (1.0 - self.rested_ns / RESTED_NS).max(0.0);
+        self.ahead_ns = (self.ahead_ns - taken_ns).min(most_ns);
         self.bucket.settle(wall_ns, base_ns, spent_ns - taken_ns);
     }
 
@@ -150,7 +162,7 @@ mod tests {
         // Nor does one that rested at first.
         let mut limit = Limit::new(0.01, 0.01);
         limit.allow_ahead(5e6);
-        (0..20).for_each(|_| limit.book(STEP, 0.0, 0.0));
+        (0..10).for_each(|_| limit.book(STEP, 0.0, 0.0));
         let first = burst(&mut limit);
         assert!(first <= 0.011, "{first}");
     }

@@ -120,11 +120,10 @@ fn within(law: &Law, schedule: Option<AnytimeSchedule>, caps: &Caps) -> Optimum 
 fn caps(settings: &RateSettings, now: &Circumstances, budget_share: f64) -> Caps {
     let bytes_per_cpu_s = now.record_bytes * now.utilisation_cpus.max(1.0);
     let load = &now.load;
-    // Of what is spent at any rate a part is kept back, too, but no more than of what is left for samples: where that is little,
-    // it would be nothing.
+    // Of what is spent at any rate as large a part is kept back, but of little that is left for samples no more than another tenth.
     let for_samples = |budget: f64, fixed: f64| {
         let left = (budget - fixed).max(0.0);
-        left - (1.0 - budget_share) * (left + fixed.min(left))
+        budget_share * left - ((1.0 - budget_share) * fixed).min((1.0 - BUDGET_MARGIN) * left)
     };
     let slowdown = for_samples(settings.budget_ratio, load.slowdown_fixed_ratio) + load.slowdown_spare_ratio;
     let slowdown_hz = slowdown * 1e9 / (now.threads.count * now.cost.target.upper_ns().max(1.0));

@@ -52,12 +52,12 @@ impl LastTenSeconds<SpendingSpan> {
     /// what is still granted: no more than it was granted on average so far.
     pub(super) fn affordable_cpus_of_bursts(&self, granted_cpus: f64) -> f64 {
         self.affordable(|begun, to_come_ns| {
-            let left_ns = left_ns(begun);
-            if left_ns >= 0.0 {
+            let (left_ns, usual_cpus) = (left_ns(begun), begun.granted_ns / begun.wall_ns.max(1.0));
+            let to_grant_ns = granted_cpus.min(usual_cpus) * to_come_ns;
+            if left_ns >= 0.0 || to_grant_ns <= 0.0 {
                 return granted_cpus + left_ns / to_come_ns;
             }
-            let usual_cpus = begun.granted_ns / begun.wall_ns.max(1.0);
-            granted_cpus * (1.0 + left_ns / (granted_cpus.min(usual_cpus) * to_come_ns))
+            granted_cpus * (1.0 + left_ns / to_grant_ns)
         })
     }
 
@@ -68,5 +68,22 @@ impl LastTenSeconds<SpendingSpan> {
             .take_while(|(_, to_come_ns)| *to_come_ns >= MERGE_NS)
             .map(|(begun, to_come_ns)| of(&begun, to_come_ns))
             .fold(f64::INFINITY, f64::min)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_window_that_owes_pays_back_out_of_what_bursts_are_granted() {
+        let second = |spent_ns: f64, granted_ns: f64| SpendingSpan { wall_ns: 1e9, spent_ns, granted_ns };
+        let mut spending = Spending::default();
+        spending.book(second(15e6, 10e6)); // a burst of a second at 1%
+        (0..4).for_each(|_| spending.book(second(0.0, 0.0)));
+        // To come are five seconds. If the base worked through them, 45 ms could be spent; of the ten that it is granted as so far, five.
+        assert!((spending.affordable_cpus(0.01) - 0.009).abs() < 1e-9);
+        assert!((spending.affordable_cpus_of_bursts(0.01) - 0.005).abs() < 1e-9);
+        assert!(spending.affordable_cpus_of_bursts(0.0).is_finite());
     }
 }

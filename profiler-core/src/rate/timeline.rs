@@ -89,25 +89,20 @@ impl PeriodTimeline {
     /// A redraw waits for a step and ten samples; a change of rate for a step and four, if that many come in
     /// one: a task that runs for less than a period between settings would never be sampled. Where samples
     /// are rarer than steps it also waits for a random part of the time between samples, because a setting
-    /// right after a sample discards less than half a period. A period that is many times as long or as short
-    /// waits for none of this: where hundreds of events are sampled rarely, a budget would be broken until each
-    /// has its ten samples.
+    /// right after a sample discards less than half a period.
     pub fn due(&mut self, now_ns: u64, mean_period_ns: u64, dither: &mut Dither) -> bool {
         let set_ns = self.latest().at_ns;
         let elapsed = now_ns.saturating_sub(set_ns);
         if self.runs_on {
             return self.due_after(elapsed, now_ns, mean_period_ns, dither);
         }
-        if mean_period_ns / MUCH > self.mean_ns && self.fresh > 0 {
-            return true;
-        }
+        let urgent = mean_period_ns / MUCH > self.mean_ns && self.fresh >= CHANGE_SAMPLES;
         let step_ns = dither.usual_step_ns() as f64;
-        if (elapsed as f64) < MIN_SPAN * step_ns {
+        if (elapsed as f64) < MIN_SPAN * step_ns && !urgent {
             return false;
         }
-        let is_much_shorter = mean_period_ns.saturating_mul(MUCH) < self.latest().period_ns;
-        if is_much_shorter || self.fresh == 0 {
-            return is_much_shorter;
+        if self.fresh == 0 {
+            return mean_period_ns.saturating_mul(MUCH) < self.latest().period_ns;
         }
         let gap_ns = self.last_sample_ns.saturating_sub(set_ns) / u64::from(self.fresh);
         let frequent = gap_ns as f64 * MIXED <= step_ns;

@@ -198,7 +198,7 @@ fn sample_counts(counts: &Counts, account: &Account) -> SampleCounts {
     SampleCounts {
         samples: counts.samples,
         lost: counts.lost,
-        unseen: account.spent().unseen.round() as u64,
+        unseen_interrupts: account.spent().unseen.round() as u64,
         truncated,
         truncated_by: counts.truncated,
         complete_ratio: 1.0 - truncated as f64 / counts.samples.max(1) as f64,

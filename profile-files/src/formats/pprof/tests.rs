@@ -107,7 +107,7 @@ fn every_key_of_the_run_reads_back() {
     (profile.run.files.maps_reread, profile.run.files.mappings_dropped, profile.run.files.objects) =
         (7, 8, 9);
     (profile.run.counts.walked_frames, profile.run.counts.copied_bytes) = (14, 15);
-    (profile.run.merged_windows, profile.run.counts.unseen) = (17, 18);
+    (profile.run.merged_windows, profile.run.counts.unseen_interrupts) = (17, 18);
     profile.run.counts.outer_frames_from_earlier = 16;
     (profile.run.files.files_lost, profile.run.files.symbol_bytes_peak) = (10, 11);
     (profile.run.files.symbol_evictions, profile.run.files.symbol_rereads) = (12, 13);

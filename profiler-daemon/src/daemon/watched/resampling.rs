@@ -4,7 +4,7 @@
 
 use config::SamplingSettings;
 
-use super::Watched;
+use super::{Retry, Watched};
 use crate::daemon::window_writer::PendingWindow;
 use crate::run::Setup;
 use crate::service::state::TargetState;
@@ -17,6 +17,7 @@ impl Watched {
         if sampling == self.sampling {
             return None;
         }
+        self.attempts.retry = Retry::default(); // these may be what it takes
         if !self.is_sampled() {
             self.sampling = sampling;
             return None;
