@@ -92,7 +92,7 @@ impl TokenBucket {
         self.level_ns.clamp(0.5 * depth_ns, depth_ns)
     }
 
-    /// The largest level: what the budget grants in [`DEPTH_NS`] at the present load (ns).
+    /// The largest level: what the budget grants in 0.2 s at the present load (ns).
     pub fn depth_ns(&self) -> f64 {
         self.depth_at(self.busy_cpus)
     }

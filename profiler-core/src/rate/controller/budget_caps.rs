@@ -143,7 +143,7 @@ impl RateController {
 }
 
 /// What the bucket pays for `wall_ns` in which the target used `cpu_ns`: the upper end of what was charged to others, and
-/// own time; what was charged to the target counts for more where [`Account`] sets it against less (ns).
+/// own time; what was charged to the target counts for more where [`Account`](super::super::Account) sets it against less (ns).
 pub(super) fn charge_ns(spend: &Spend, wall_ns: f64, cpu_ns: f64) -> f64 {
     let counted = |floor_cpus: f64| cpu_ns.max(floor_cpus * wall_ns).max(1.0);
     let weight = counted(OWN_COST_FLOOR_CPUS) / counted(TARGET_FLOOR_CPUS);
