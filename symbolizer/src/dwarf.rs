@@ -128,7 +128,7 @@ impl<'s> DebugInfo<'s> {
     pub(crate) fn rest(&self, reader: &DwarfReader<'_>) {
         let mut kept = reader.kept.borrow_mut();
         if kept.held() > self.usual_share(MOST_KEPT_IN_ORDER) {
-            kept.make_room(u64::MAX);
+            kept.forget();
         }
     }
 

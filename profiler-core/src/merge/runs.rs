@@ -1,8 +1,8 @@
 //! What several runs were together.
 //!
 //! Counts and times add up; ratios and rates are means over the targets' CPU time, and costs of a sample means over the
-//! samples, so that each is what one run over all of it would have found; runs that do not state a figure do not count in its mean. Of a run that lies in the range in part, that
-//! part of its counts is taken. Standard errors add up like the figures: the runs share a calibration, and err together. Those of
+//! samples, so that each is what one run over all of it would have found; runs that do not state a figure do not
+//! count in its mean. Of a run that lies in the range in part, that part of its counts is taken. Standard errors add up like the figures: the runs share a calibration, and err together. Those of
 //! other hosts have other calibrations: there variances add up.
 
 use std::collections::BTreeSet;

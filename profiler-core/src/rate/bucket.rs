@@ -18,8 +18,9 @@ pub(super) const TRICKLE: f64 = 0.1;
 /// tenth of the budget is left. So over any window at most the budget, the depth, and what one step overshot before it
 /// was seen are spent.
 ///
-/// Its depth follows the current load, so that credit from a busy minute isn't spent on a target that fell idle. When the load changes, a positive level stays the same share of the depth; a debt stays the
-/// same in ns, up to ten seconds' worth of the budget.
+/// Its depth follows the current load, so that credit from a busy minute isn't spent on a target that fell idle. When
+/// the load changes, a positive level stays the same share of the depth; a debt stays the same in ns, up to ten
+/// seconds' worth of the budget.
 #[derive(Clone, Debug)]
 pub struct TokenBucket {
     budget: Grant,

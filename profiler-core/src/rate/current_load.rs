@@ -100,7 +100,7 @@ impl CurrentLoad {
         self.counted_ns(busy_cpus, meter, meter.cost().target.upper_ns())
     }
 
-    /// [`Self::sample_ns`], if all samples cost as much as those of the last step and that is more (ns).
+    /// [`Self::sample_ns`], if all samples cost as much as those of late and that is more (ns).
     pub(super) fn recent_sample_ns(&self, meter: &OverheadMeter) -> f64 {
         self.counted_ns(self.busy_cpus, meter, meter.cost().target.upper_ns().max(self.recent_ns))
     }

@@ -120,7 +120,8 @@ fn within(law: &Law, schedule: Option<AnytimeSchedule>, caps: &Caps) -> Optimum 
 fn caps(settings: &RateSettings, now: &Circumstances, budget_share: f64) -> Caps {
     let bytes_per_cpu_s = now.record_bytes * now.utilisation_cpus.max(1.0);
     let load = &now.load;
-    // Of what is spent at any rate as large a part is kept back, but of little that is left for samples no more than another tenth.
+    // A margin is kept back of what is left for samples, and of what is spent at any rate. The latter is at most a tenth
+    // of what is left: where that is little, samples would have nothing.
     let for_samples = |budget: f64, fixed: f64| {
         let left = (budget - fixed).max(0.0);
         budget_share * left - ((1.0 - budget_share) * fixed).min((1.0 - BUDGET_MARGIN) * left)

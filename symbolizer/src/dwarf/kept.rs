@@ -55,9 +55,14 @@ impl KeptUnits<'_> {
 
     /// Forgets all of it if `bytes` more would be too much.
     pub(super) fn make_room(&mut self, bytes: u64) {
-        if self.held.saturating_add(bytes) > self.most {
-            *self = Self { high: self.high, ..Self::new(self.most) };
+        if self.held + bytes > self.most {
+            self.forget();
         }
+    }
+
+    /// Forgets all of it.
+    pub(super) fn forget(&mut self) {
+        *self = Self { high: self.high, ..Self::new(self.most) };
     }
 
     /// What is kept (bytes).

@@ -18,7 +18,7 @@ const SHORT_S: f64 = 1.0;
 
 /// Why there are few samples, where there are.
 pub(super) fn why(run: &Run, functions: &[FunctionCost]) -> Option<String> {
-    // Of a file that another tool wrote or filtered, nobody knows what would bring more.
+    // Of a file that another tool wrote or filtered, it is not known what would bring more.
     let is_ours = run.how.confidence > 0.0 && run.cpu.target_cpu_s > 0.0 && !run.rate.bound_by.is_empty();
     (is_ours && is_few(run, functions)).then(|| format!("few samples: {}", reason(run)))
 }

@@ -1,7 +1,7 @@
 //! When the next step of a target is due.
 //!
 //! A step comes every 90 to 110 ms, at random, and every 25 ms at the start of a run without a horizon: clocks that are redrawn
-//! at exact multiples would lock onto programs whose period divides them. While nothing changes and samples are 20 ms apart or more, every other
+//! at exact multiples would lock onto programs with a period that divides them. While nothing changes and samples are 20 ms apart or more, every other
 //! one is left out; at 40 ms or more, three of four. The rings are read more often than that, every 25 ms, where the most
 //! expensive sample that the clocks can take would cost more than twice the usual one (a cheap interrupt and a
 //! large copy), and where samples of other processes would soon overspend the budget of a target that falls

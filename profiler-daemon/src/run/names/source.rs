@@ -167,8 +167,8 @@ pub(super) fn names_of<'a>(object: &'a ObjectSnapshot, equal: Option<&'a Equal>)
 /// Most attempts to read an object, with less content each time: see [`crate::symbol_process`].
 const TRIES: usize = 4;
 
-/// What tells a file, and the debug files that belong to it, from all others: who has another file system may have put other debug files
-/// beside the same file, and what these do is not held against it elsewhere.
+/// What tells a file, and the debug files that belong to it, from all others. In another file system, other debug
+/// files may lie beside the same file: what these do is not held against it elsewhere.
 fn seen_from(view: RootView, identity: String) -> String {
     match view {
         RootView::Ours => identity,

@@ -13,7 +13,7 @@ const FEW: u64 = 16;
 /// window.
 #[derive(Default)]
 pub(super) struct Losses {
-    /// Records that were lost since the last judgement: nobody sees them as lost samples before it.
+    /// Records that were lost since the last judgement. They are in no count before it.
     pub(super) unjudged: u64,
     /// Counts at the last judgement.
     judged: Counts,

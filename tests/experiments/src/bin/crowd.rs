@@ -30,7 +30,7 @@ const BUDGET: f64 = 0.01;
 const FEWEST: f64 = 0.9;
 
 /// How the load is divided.
-#[derive(Clone, Copy, PartialEq, Serialize)]
+#[derive(Clone, Copy, Serialize)]
 enum Division {
     Whole,
     Groups,
@@ -143,13 +143,6 @@ impl Look {
     }
 }
 
-/// Samples per CPU-second of a division over its rounds. There and back again, a machine that becomes faster or slower meanwhile does
-/// so for all of them.
-fn mean(found: &[Found], division: Division) -> f64 {
-    let of = found.iter().filter(|of| of.division == division).map(|of| of.samples_per_cpu_s);
-    of.clone().sum::<f64>() / of.count().max(1) as f64
-}
-
 fn report(found: &[Found]) -> Result<()> {
     let heads = ["targets", "samples per CPU s", "CPU time counted", "own CPU time", "in the worst 15 s"];
     let mut rows = vec![heads.map(str::to_owned).to_vec()];
@@ -159,16 +152,17 @@ fn report(found: &[Found]) -> Result<()> {
         row([&of.targets, &samples, &own[0], &own[1], &own[2]])
     }));
     let mut verdicts = Vec::new();
-    let means =
-        [Division::Whole, Division::Groups, Division::Processes].map(|division| mean(found, division));
-    let most = means.into_iter().fold(0.0, f64::max);
-    for (targets, mean) in ["1 target", "19 targets", "200 targets"].into_iter().zip(means) {
-        let name = format!("{targets}: samples short of the most, over all rounds");
-        verdicts.push(Verdict::exact(&name, 1.0 - mean / most, 1.0 - FEWEST, percent));
-    }
+    let most = found.iter().map(|of| of.samples_per_cpu_s).fold(0.0, f64::max);
     for of in found {
-        let name = format!("{} targets: own CPU time in the worst 15 s", of.targets);
-        verdicts.push(Verdict::exact(&name, of.worst_own_ratio, BUDGET, percent));
+        let missing = 1.0 - of.samples_per_cpu_s / most;
+        let name = |what: &str| format!("{} targets: {what}", of.targets);
+        verdicts.push(Verdict::exact(&name("samples short of the most"), missing, 1.0 - FEWEST, percent));
+        verdicts.push(Verdict::exact(
+            &name("own CPU time in the worst 15 s"),
+            of.worst_own_ratio,
+            BUDGET,
+            percent,
+        ));
     }
     let remarks: Vec<String> = verdicts.iter().map(|verdict| verdict.line().to_owned()).collect();
     print(&rows, &remarks, &found)?;
