@@ -39,6 +39,7 @@ pub mod sequence;
 pub mod successive_difference;
 pub mod table;
 pub mod twins;
+mod weighted_sum;
 
 pub use batch::window_ns;
 pub use confidence::Confidence;
@@ -46,3 +47,4 @@ pub use cusum::Cusum;
 pub use interval::Interval;
 pub use precision::{Goal, Precision};
 pub use table::{IntervalTable, Part, Row, WindowSums};
+pub use weighted_sum::WeightedSum;

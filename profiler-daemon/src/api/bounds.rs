@@ -15,7 +15,9 @@ pub(crate) struct ApiBounds {
     pub(crate) body: Duration,
     /// Time until an answer begins, beside what the request itself asks to wait.
     pub(crate) answer: Duration,
-    /// Time in which a profile has to be added up and written: less than `sweetspot ctl` waits.
+    /// Time in which windows that are ended for a request have to be named and stored; with `rendering` less than `sweetspot ctl` waits.
+    pub(crate) naming: Duration,
+    /// Time in which a profile has to be added up and written.
     pub(crate) rendering: Duration,
     /// Time in which the client has to take the answer.
     pub(crate) taking: Duration,
@@ -48,6 +50,7 @@ impl Default for ApiBounds {
             head: Duration::from_secs(5),
             body: Duration::from_secs(10),
             answer: Duration::from_secs(30),
+            naming: Duration::from_secs(60),
             rendering: Duration::from_secs(200),
             taking: Duration::from_secs(60),
             rest: Duration::from_secs(30),

@@ -144,6 +144,8 @@ pub(super) struct ShownSampling {
 #[serde(default)]
 pub(super) struct ShownTotals {
     pub(super) cpu_s: f64,
+    pub(super) cpu_s_low: f64,
+    pub(super) cpu_s_high: f64,
     pub(super) samples: u64,
     pub(super) lost: u64,
 }

@@ -5,10 +5,12 @@ use std::fmt::Write;
 
 use profile_files::names::visible;
 
-use super::shown::{ShownMembership, ShownTarget, Targets};
+use super::shown::{ShownMembership, ShownTarget, ShownTotals, Targets};
 use super::tables::{one_of_many, percent, time};
 use super::{TargetList, TargetOrder};
 
+/// An interval stands beside a CPU time if it is wider than this share of it.
+const SHOWN_RATIO: f64 = 0.01;
 /// Targets that a note names.
 const NAMED: usize = 3;
 /// Columns of a name that the others are aligned to: longer ones push their own line to the right.
@@ -69,17 +71,18 @@ fn lines(rows: &[&ShownTarget], top: usize) -> String {
     }
     let length = |target: &&ShownTarget| name(target).chars().count();
     let width = shown.iter().map(length).filter(|length| *length <= WIDEST).max().unwrap_or(0).max(6);
+    let cpu_width = shown.iter().map(|target| cpu_s(target).chars().count()).max().unwrap_or(0).max(9);
     let _ = writeln!(
         out,
-        "{:<width$} {:>9} {:>9} {:>8} {:>8} {:>7} {:>7} {:>5} state",
+        "{:<width$} {:>cpu_width$} {:>9} {:>8} {:>8} {:>7} {:>7} {:>5} state",
         "target", "CPU s", "samples", "rate/s", "slowdown", "at most", "own CPU", "procs"
     );
     for target in shown {
         let _ = writeln!(
             out,
-            "{:<width$} {:>9.1} {:>9} {:>8} {:>8} {:>7} {:>7} {:>5} {}",
+            "{:<width$} {:>cpu_width$} {:>9} {:>8} {:>8} {:>7} {:>7} {:>5} {}",
             name(target),
-            target.totals.cpu_s,
+            cpu_s(target),
             target.totals.samples,
             target.sampling.rate_hz.map_or("-".to_owned(), |rate| format!("{rate:.1}")),
             target.sampling.slowdown_ratio.map_or("-".to_owned(), percent),
@@ -96,6 +99,16 @@ fn lines(rows: &[&ShownTarget], top: usize) -> String {
             writeln!(out, "…and {} more {targets} ({cpu_s:.1} CPU s); --top 0 shows {them}", hidden.len());
     }
     out
+}
+
+/// The CPU time, with the larger side of its interval where that shows.
+fn cpu_s(target: &ShownTarget) -> String {
+    let ShownTotals { cpu_s, cpu_s_low, cpu_s_high, .. } = target.totals;
+    let unsure_s = (cpu_s - cpu_s_low).max(cpu_s_high - cpu_s);
+    match cpu_s_high > 0.0 && unsure_s > SHOWN_RATIO * cpu_s && unsure_s >= 0.05 {
+        true => format!("{cpu_s:.1} ± {unsure_s:.1}"),
+        false => format!("{cpu_s:.1}"),
+    }
 }
 
 fn name(target: &ShownTarget) -> String {

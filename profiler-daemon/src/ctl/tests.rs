@@ -21,7 +21,7 @@ const TARGETS: &str = r#"{"targets":[
      "slowdown_ratio":0.0042,"own_budget_ratio":0.01,"own_cpu_ratio":0.0031,"budget_ratio":0.02,"cpu_s":1234.5,"samples":145000,"lost":3,
      "labels":{"team":"search"}},
     {"name":"asked","state":"left_out","processes":1,"reason":"others are more active","ends_in_s":61.5,"own_budget_ratio":0.005},
-    {"name":"idle","state":"left_out","processes":2,"reason":"others are more active","own_budget_ratio":0.005,"cpu_s":3},
+    {"name":"idle","state":"left_out","processes":2,"reason":"others are more active","own_budget_ratio":0.005,"cpu_s":3,"cpu_s_low":2.7,"cpu_s_high":3.44},
     {"name":"a-service-of-a-name-that-is-longer-than-most","state":"sampled","processes":1,"attach_mode":"cpu","unwind":"dwarf",
      "rate_hz":9.9,"slowdown_ratio":0.009,"own_budget_ratio":0.01,"own_cpu_ratio":0.0001,"cpu_s":99999.9,"samples":123456789,"lost":4},
     {"name":"db","state":"sampled","processes":1,"attach_mode":"cpu","unwind":"dwarf","rate_hz":99.0,"own_budget_ratio":0.01,"cpu_s":7},

@@ -48,12 +48,17 @@ impl Daemon {
     /// kept.
     pub(super) fn flush(&mut self, now_ns: u64) {
         self.profiles.waiting.retain(|waiting| !waiting.reply.is_closed()); // disconnected clients need nothing
-        let mut due = Vec::new();
+        let (mut due, mut ends_range) = (Vec::new(), false);
         for (id, watched) in &self.targets {
-            let end_ns = self.claim(watched).and_then(|is_end| watched.early_end_ns(is_end));
-            if end_ns.is_some_and(|end_ns| end_ns <= now_ns) {
+            let Some(is_end) = self.claim(watched) else { continue };
+            if watched.early_end_ns(is_end).is_some_and(|end_ns| end_ns <= now_ns) {
                 due.push(*id);
+                ends_range |= is_end;
             }
+        }
+        // What has begun since the last scan is in no target's window yet.
+        if ends_range && self.has_waiting() && self.due.scan_schedule.may_be_early() {
+            self.look_for_targets(now_ns);
         }
         for id in due {
             self.targets.entry(id).and_modify(|watched| watched.note_early_end(now_ns));
@@ -64,6 +69,7 @@ impl Daemon {
             .into_iter()
             .partition(|waiting| self.targets.values().any(|watched| waiting.claims(watched)));
         self.profiles.waiting = open;
+        let done = answer_begins(done);
         if !done.is_empty() {
             self.profiles.writer.flush(done);
         }
@@ -75,6 +81,14 @@ impl Daemon {
         let claims = self.profiles.waiting.iter().filter(|waiting| waiting.claims(watched));
         claims.map(|waiting| waiting.flush.is_end).reduce(|one, other| one || other)
     }
+}
+
+/// Answers the requests whose time range begins now: they read no window that ended before. Returns the others, which wait for what they
+/// read to be kept.
+fn answer_begins(waiting: Vec<FlushWaiter>) -> Vec<FlushWaiter> {
+    let (begins, others): (Vec<_>, Vec<_>) = waiting.into_iter().partition(|waiting| waiting.flush.is_begin);
+    begins.into_iter().for_each(|waiting| drop(waiting.reply.send(Ok(()))));
+    others
 }
 
 impl FlushWaiter {
@@ -105,5 +119,25 @@ impl FlushWaiter {
         let identity = &watched.identity;
         watched.is_open_since(self.asked_ns.saturating_sub(self.flush.ended_ago_ns))
             && self.flush.wants(&identity.name, &identity.labels)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::sync::oneshot;
+
+    use super::*;
+
+    #[test]
+    fn a_time_range_that_begins_waits_for_no_earlier_window() {
+        let waiter = |is_begin| {
+            let (reply, answer) = oneshot::channel();
+            (FlushWaiter::new(Flush { is_begin, ..Flush::default() }, 0, reply), answer)
+        };
+        let ((begins, mut begun), (ends, mut ended)) = (waiter(true), waiter(false));
+        let others = answer_begins(vec![begins, ends]);
+        assert!(matches!(begun.try_recv(), Ok(Ok(()))));
+        assert_eq!(others.len(), 1);
+        assert!(ended.try_recv().is_err(), "it waits until they are kept");
     }
 }

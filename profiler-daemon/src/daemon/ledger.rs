@@ -30,6 +30,8 @@ impl TargetTotals {
     fn plus(&self, other: &Self) -> Self {
         Self {
             cpu_s: self.cpu_s + other.cpu_s,
+            cpu_s_low: self.cpu_s_low + other.cpu_s_low,
+            cpu_s_high: self.cpu_s_high + other.cpu_s_high,
             overhead_s: self.overhead_s + other.overhead_s,
             samples: self.samples.saturating_add(other.samples),
             lost: self.lost.saturating_add(other.lost),

@@ -11,6 +11,8 @@ const SLACK_NS: u64 = 500_000_000;
 #[derive(Debug, Default)]
 pub(super) struct ScanSchedule {
     due_ns: u64,
+    /// Whether the last scan came before it was due.
+    was_early: bool,
 }
 
 impl ScanSchedule {
@@ -19,10 +21,17 @@ impl ScanSchedule {
         now_ns + SLACK_NS >= self.due_ns
     }
 
+    /// Whether a scan may be made before it is due: every second one. The next one is then due as much later.
+    pub(super) fn may_be_early(&self) -> bool {
+        !self.was_early
+    }
+
     /// Notes a scan at `now_ns` that took `cost_ns` of CPU time; `host_cpus` is the host's budget.
     pub(super) fn note_scan(&mut self, now_ns: u64, cost_ns: u64, host_cpus: f64) {
         let pause_ns = (cost_ns as f64 / (SHARE * host_cpus)) as u64; // a budget of nothing is the longest pause
-        self.due_ns = now_ns + pause_ns.min(LONGEST_PAUSE_NS);
+        self.was_early = now_ns + SLACK_NS < self.due_ns;
+        let due_ns = self.due_ns.max(now_ns) + pause_ns.min(LONGEST_PAUSE_NS);
+        self.due_ns = due_ns.min(now_ns + LONGEST_PAUSE_NS);
     }
 }
 
@@ -57,6 +66,19 @@ mod tests {
             let cpus = (scans(cost_ns, 0.02) * cost_ns) as f64 / 600e9;
             assert!((0.8..1.1).contains(&(cpus / (SHARE * 0.02))), "{cost_ns}: {cpus}");
         }
+    }
+
+    #[test]
+    fn an_early_scan_is_paid_for_by_a_longer_pause() {
+        let mut schedule = ScanSchedule::default();
+        schedule.note_scan(0, 20_000_000, 0.02); // ten seconds
+        assert!(schedule.may_be_early());
+        schedule.note_scan(SECOND_NS, 20_000_000, 0.02);
+        assert!(
+            !schedule.may_be_early() && !schedule.is_due(19 * SECOND_NS) && schedule.is_due(20 * SECOND_NS)
+        );
+        schedule.note_scan(20 * SECOND_NS, 20_000_000, 0.02);
+        assert!(schedule.may_be_early() && schedule.is_due(30 * SECOND_NS));
     }
 
     #[test]

@@ -18,7 +18,7 @@ use crate::cgroup::Cgroup;
 use crate::discovery::{Changes, TargetId};
 use crate::run::join::{self, TargetSelector};
 use crate::run::{Engine, RunFigures, ShareStatus};
-use crate::sampler::session::{Collected, Owner, Session};
+use crate::sampler::session::{Collected, Owner, Owners, Session};
 use crate::service::recent::RecentDecisions;
 use crate::sys::{clock, procfs};
 
@@ -307,11 +307,19 @@ impl Daemon {
         }
     }
 
-    /// A scan of all processes begins.
+    /// A scan of all processes begins. Earlier births and ends are taken in first: read later, they would undo what it finds.
     pub(super) fn scan_begins(&mut self) {
-        if let Some(owners) = self.shared().and_then(|shared| shared.engine.session.counted.owners.as_mut()) {
-            owners.scan_begins();
-        }
+        let Some(shared) = self.shared() else { return };
+        shared.session_turn(|engine| {
+            let read_ns = engine.catch_up();
+            engine.session.counted.owners.iter_mut().for_each(|owners| owners.scan_begins(read_ns));
+        });
+    }
+
+    /// Whether processes wait for a scan to say which target they belong to.
+    pub(super) fn has_waiting(&mut self) -> bool {
+        let owners = self.shared().and_then(|shared| shared.engine.session.counted.owners.as_ref());
+        owners.is_some_and(Owners::has_waiting)
     }
 
     /// A scan has ended: assigns each process to its target, or to none.

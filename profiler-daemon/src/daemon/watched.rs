@@ -18,6 +18,7 @@ use std::sync::Arc;
 
 use config::SamplingSettings;
 use profiler_core::rate::Replicas;
+use profiler_core::stats::{Confidence, Interval, WeightedSum};
 
 use super::flush_limiter::FlushLimiter;
 use super::window_writer::PendingWindow;
@@ -153,6 +154,8 @@ impl Retry {
 pub(crate) struct Totals {
     /// CPU time of the target (ns).
     pub(crate) cpu_ns: u64,
+    /// The part of it that is known by samples alone (ns).
+    pub(crate) unsure: WeightedSum,
     /// Charged to it and to non-target processes (ns).
     pub(crate) charged_ns: u64,
     /// Own CPU time in its turns (ns).
@@ -170,6 +173,7 @@ impl Totals {
     pub(crate) fn plus(self, other: Self) -> Self {
         Self {
             cpu_ns: self.cpu_ns + other.cpu_ns,
+            unsure: self.unsure.plus(other.unsure),
             charged_ns: self.charged_ns + other.charged_ns,
             turns_ns: self.turns_ns + other.turns_ns,
             once_ns: self.once_ns + other.once_ns,
@@ -181,12 +185,24 @@ impl Totals {
 }
 
 impl Totals {
+    /// Where the CPU time of the target lies (s, at 95%), while a sample stands for `weight_ns`.
+    fn cpu_s_interval(&self, weight_ns: f64) -> Interval {
+        let (cpu_ns, sampled_ns) = (self.cpu_ns as f64, self.unsure.sum);
+        let unsure_ns = match sampled_ns > 0.0 {
+            true => self.unsure.interval(weight_ns, Confidence::default()),
+            false => Interval { low: 0.0, high: 0.0 }, // the kernel's account of each process was read to its end
+        };
+        let low_ns = (cpu_ns - (sampled_ns - unsure_ns.low)).max(0.0);
+        Interval { low: low_ns * 1e-9, high: (cpu_ns + unsure_ns.high - sampled_ns) * 1e-9 }
+    }
+
     /// What a sampler has counted so far.
     pub(super) fn of(engine: &Engine<RecentDecisions>) -> Self {
         let (account, counts) = (engine.controller.account(), &engine.session.counts);
         let own_ns = account.spent().self_ns;
         Self {
             cpu_ns: engine.session.target_cpu_ns(),
+            unsure: engine.session.cpu.unsure(),
             charged_ns: (account.spent().total_ns() - own_ns) as u64,
             turns_ns: engine.session.own_time.now_ns(),
             once_ns: account.spent().self_once_ns as u64,
@@ -284,6 +300,7 @@ impl Watched {
             let spent = status.account.spent();
             part.totals = Totals {
                 cpu_ns: status.cpu_ns,
+                unsure: status.unsure,
                 charged_ns: (spent.total_ns() - spent.self_ns) as u64,
                 turns_ns: spent.self_ns as u64,
                 once_ns: spent.self_once_ns as u64,

@@ -204,6 +204,13 @@ impl<L: DecisionLog> Engine<L> {
         Ok(())
     }
 
+    /// Takes in what the events have reported, except for what may still be on its way; says until when (ns).
+    pub(crate) fn catch_up(&mut self) -> u64 {
+        let until_ns = clock::monotonic_ns().saturating_sub(self.settling_ns());
+        self.drain(until_ns);
+        until_ns
+    }
+
     fn drain(&mut self, until_ns: u64) {
         self.session.refresh_code();
         let session = &mut self.session;

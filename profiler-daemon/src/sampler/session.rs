@@ -263,7 +263,8 @@ impl Session {
             false => self.counts.side_records.foreign += 1,
         }
         if let Some(owners) = self.counted.owners.as_mut().filter(|_| is_process) {
-            owners.forked(task.pid, task.parent_pid);
+            owners.forked(task.pid, task.parent_pid, task.time_ns);
+            self.readings.ended_unknown.remove(&task.pid);
         }
         if is_process && is_ours {
             self.cpu.forked(task.pid, task.parent_pid);
@@ -285,8 +286,21 @@ impl Session {
         }
         self.counts.side_records.foreign += 1;
         if task.pid == task.tid {
-            self.members.names.forget(task.pid);
-            self.counted.owners.iter_mut().for_each(|owners| owners.ended(task.pid, None));
+            // Since Linux 6.16 a process is sampled while it gives back its memory, after this was reported.
+            self.readings.ended_unknown.insert(task.pid);
+            if self.readings.ended_unknown.len() > MOST_PROCESS_EVENTS {
+                self.forget_ended_unknown();
+            }
+        }
+    }
+
+    /// Forgets the processes whose end was reported and that no sample has hit since.
+    fn forget_ended_unknown(&mut self) {
+        for pid in std::mem::take(&mut self.readings.ended_unknown) {
+            if !self.processes.contains(pid) {
+                self.members.names.forget(pid);
+                self.counted.owners.iter_mut().for_each(|owners| owners.ended(pid, None));
+            }
         }
     }
 

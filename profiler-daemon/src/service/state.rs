@@ -107,6 +107,10 @@ pub(crate) struct SamplingStatus {
 pub(crate) struct TargetTotals {
     /// CPU time that it used while it was watched (s).
     pub(crate) cpu_s: f64,
+    /// Where that lies, at 95%: processes that ended before their CPU time was read are known by their samples alone (s).
+    pub(crate) cpu_s_low: f64,
+    /// Upper end of the above (s).
+    pub(crate) cpu_s_high: f64,
     /// What was spent on it (s of CPU time), in itself and elsewhere.
     pub(crate) overhead_s: f64,
     /// Samples that were taken.

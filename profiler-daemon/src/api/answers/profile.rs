@@ -2,12 +2,13 @@
 
 use std::time::Duration;
 
-use axum::http::HeaderValue;
 use axum::http::header::{CONTENT_DISPOSITION, CONTENT_SECURITY_POLICY};
-use jiff::Zoned;
+use axum::http::{HeaderValue, StatusCode};
+use jiff::{Timestamp, Zoned};
 use profile_files::store::Query;
 use profile_files::{Format, JSON, PPROF};
 use profiler_core::merge::Range;
+use tokio::time::timeout;
 
 use super::reading::render;
 use super::{Answer, Call, content};
@@ -93,9 +94,7 @@ async fn answer(call: &Call<'_>, time: ProfileTime, format: &'static Format) -> 
             let ended_ago_ns = now_ns.saturating_sub(range.to_unix_ns);
             // Windows that end in turn may be longer, and it is looked for those that are over about once a second.
             if (ended_ago_ns as f64) < 2.0 * window_ns + 2e9 {
-                let flush = Flush { ended_ago_ns, ..flush };
-                call.allow(Duration::ZERO);
-                call.command(|reply| DaemonCommand::Flush(flush, reply)).await??;
+                keep_open_windows(call, Flush { ended_ago_ns, ..flush }, range).await?;
             }
             range
         }
@@ -122,6 +121,29 @@ async fn next(call: &Call<'_>, time: Duration, flush: Flush) -> Result<Range, Pr
     call.command(|reply| DaemonCommand::Flush(begin, reply)).await??;
     let from_unix_ns = unix_ns();
     tokio::time::sleep(time).await;
-    call.command(|reply| DaemonCommand::Flush(Flush { is_end: true, ..flush }, reply)).await??;
+    let so_far = Range { from_unix_ns, to_unix_ns: unix_ns().max(from_unix_ns + 1) };
+    keep_open_windows(call, Flush { is_end: true, ..flush }, so_far).await?;
     Ok(Range { from_unix_ns, to_unix_ns: unix_ns().max(from_unix_ns + 1) })
+}
+
+/// Has the open windows of `range` ended, and waits until they can be read from the store.
+async fn keep_open_windows(call: &Call<'_>, flush: Flush, range: Range) -> Result<(), Problem> {
+    let time = call.api.bounds.naming;
+    call.allow(time);
+    let kept = call.api.commands.request(|reply| DaemonCommand::Flush(flush, reply));
+    let Ok(kept) = timeout(time, kept).await else {
+        let detail = format!(
+            "its windows are still being named after {} s; ask in a minute for from={} and to={}",
+            time.as_secs_f64(),
+            written(range.from_unix_ns),
+            written(range.to_unix_ns)
+        );
+        return Err(Problem::new(StatusCode::SERVICE_UNAVAILABLE, detail));
+    };
+    Ok(kept??)
+}
+
+/// A time as a request may give it.
+fn written(unix_ns: u64) -> String {
+    Timestamp::from_nanosecond(unix_ns.into()).map_or_else(|_| unix_ns.to_string(), |time| time.to_string())
 }

@@ -187,6 +187,8 @@ fn full_target() -> TargetStatus {
         }),
         totals: TargetTotals {
             cpu_s: 2018.0,
+            cpu_s_low: 2017.5,
+            cpu_s_high: 2018.5,
             overhead_s: 2019.0,
             samples: 2020,
             lost: 2021,

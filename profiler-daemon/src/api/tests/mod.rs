@@ -51,6 +51,9 @@ pub(super) struct Heard {
     pub(super) ready: std::sync::atomic::AtomicBool,
     /// It answers nothing while this is so.
     pub(super) deaf: std::sync::atomic::AtomicBool,
+    /// It keeps no window.
+    pub(super) keeps_nothing: std::sync::atomic::AtomicBool,
+    unanswered: Mutex<Vec<command::ReplySender<Result<(), CommandRefused>>>>,
 }
 
 /// An answer.
@@ -241,8 +244,13 @@ fn answer(command: DaemonCommand, heard: &Heard, publisher: &Publisher) {
         }
         DaemonCommand::Flush(flush, reply) => {
             heard.flushes.fetch_add(1, Ordering::Relaxed);
+            let is_begin = flush.is_begin;
             heard.flushed.lock().unwrap().push(flush);
-            let _ = reply.send(Ok(()));
+            if is_begin || !heard.keeps_nothing.load(Ordering::Relaxed) {
+                let _ = reply.send(Ok(()));
+            } else {
+                heard.unanswered.lock().unwrap().push(reply);
+            }
         }
         DaemonCommand::Reload(reply) => {
             let _ = reply.send(Ok("the settings are in force".to_owned()));

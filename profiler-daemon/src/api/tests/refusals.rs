@@ -212,7 +212,8 @@ fn a_family_of_targets_can_be_asked_for() {
 
 #[test]
 fn a_loop_that_does_not_answer_is_said_and_not_waited_for() {
-    let bounds = ApiBounds { answer: Duration::from_millis(50), ..ApiBounds::default() };
+    let short = Duration::from_millis(50);
+    let bounds = ApiBounds { answer: short, naming: short, ..ApiBounds::default() };
     let daemon = Daemon::with(bounds, |_, _| {});
     while daemon.get("/v1/status").status != 200 {
         std::thread::sleep(Duration::from_millis(5)); // a busy machine may need longer than the 50 ms

@@ -33,6 +33,22 @@ fn slow_and_silent_clients_are_dropped_and_others_come_to_their_turn() {
 }
 
 #[test]
+fn who_asks_for_windows_that_are_long_in_naming_is_told_how_to_get_them() {
+    let naming = Duration::from_millis(200);
+    let daemon = Daemon::with(ApiBounds { naming, ..ApiBounds::default() }, |_, _| {});
+    daemon.heard.keeps_nothing.store(true, Ordering::Relaxed);
+    let answer = daemon.get("/v1/profile?seconds=1");
+    let text = String::from_utf8_lossy(&answer.body).into_owned();
+    assert_eq!(answer.status, 503, "{text}");
+    let (_, from) = text.split_once("from=").unwrap();
+    let (from, to) = from.split_once(" and to=").unwrap();
+    let to = to.split('"').next().unwrap();
+    daemon.heard.keeps_nothing.store(false, Ordering::Relaxed);
+    let answer = daemon.get(&format!("/v1/profile?from={from}&to={to}"));
+    assert!(matches!(answer.status, 200 | 404), "{}", String::from_utf8_lossy(&answer.body));
+}
+
+#[test]
 fn a_head_in_drops_is_cut_off() {
     let daemon = Daemon::with(hasty(), |_, _| {});
     let mut client = UnixStream::connect(daemon.socket()).unwrap();

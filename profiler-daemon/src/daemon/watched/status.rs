@@ -16,6 +16,10 @@ impl Watched {
         shared: Option<(&Engine<RecentDecisions>, ShareStatus<'_>)>,
     ) -> TargetStatus {
         let totals = self.totals();
+        let sampler =
+            self.sampled.as_ref().map(|sampled| &sampled.engine).or(shared.map(|(engine, _)| engine));
+        let weight_ns = sampler.map_or(0.0, |engine| 1e9 / engine.controller.rate_hz());
+        let cpu_s = totals.cpu_s_interval(weight_ns);
         let mut status = TargetStatus {
             name: self.identity.name.clone(),
             labels: self.identity.labels.clone(),
@@ -28,6 +32,8 @@ impl Watched {
             own_budget_ratio: self.sampling.budget.get(),
             totals: TargetTotals {
                 cpu_s: totals.cpu_ns as f64 * 1e-9,
+                cpu_s_low: cpu_s.low,
+                cpu_s_high: cpu_s.high,
                 overhead_s: (totals.charged_ns + totals.turns_ns) as f64 * 1e-9,
                 samples: totals.samples,
                 lost: totals.lost,

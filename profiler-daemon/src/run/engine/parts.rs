@@ -92,7 +92,7 @@ impl<L: DecisionLog> Engine<L> {
     /// one ends: when the target's CPU time was read. A step reads it: calm ones are half a second apart, and the CPU time
     /// of a part would be that of another time than its samples.
     pub(crate) fn cut(&mut self) -> (Collected, RunFigures) {
-        self.drain(clock::monotonic_ns().saturating_sub(self.settling_ns()));
+        self.catch_up();
         self.step();
         let once = self.session.begin_once();
         let collected = self.session.cut(self.session.read_at_ns());

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use profiler_core::profile::RateChange;
 use profiler_core::rate::{Account, Replicas, Spend};
+use profiler_core::stats::WeightedSum;
 
 use super::Engine;
 use super::parts::{PartFigures, RunFigures};
@@ -62,6 +63,8 @@ pub(crate) struct ShareStatus<'a> {
     pub(crate) counts: Counts,
     /// CPU time that it used (ns).
     pub(crate) cpu_ns: u64,
+    /// The part of that which is known by samples alone (ns).
+    pub(crate) unsure: WeightedSum,
     /// What a sample costs it (ns).
     pub(crate) sample_ns: f64,
 }
@@ -146,6 +149,7 @@ impl<L: DecisionLog> Engine<L> {
                 account: &charged.account,
                 counts: Counts { lost: charged.lost as u64, ..share.counts },
                 cpu_ns: share.cpu_ns.max(charged.booked_cpu_ns) as u64,
+                unsure: share.unsure,
                 sample_ns: charged.sample_ns(&prices_ns).unwrap_or(usual_ns),
             };
             Some((owner, status))
@@ -210,6 +214,7 @@ impl<L: DecisionLog> Engine<L> {
 
     /// What was collected for one target since its last cut, with its figures; the next cut begins here.
     pub(crate) fn cut_share(&mut self, owner: Owner) -> Option<(Collected, RunFigures)> {
+        self.catch_up();
         let once = self.session.begin_once();
         self.book_shares();
         let cut = self.session.cut_share(owner);
@@ -240,6 +245,7 @@ impl<L: DecisionLog> Engine<L> {
         &mut self,
         cut: impl FnOnce(&mut Session) -> Vec<(Owner, Collected)>,
     ) -> Vec<(Owner, Collected, RunFigures)> {
+        self.catch_up();
         let once = self.session.begin_once();
         self.book_shares();
         let collected = cut(&mut self.session);

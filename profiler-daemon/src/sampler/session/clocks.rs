@@ -3,6 +3,7 @@
 //! The clock of a live process is exact. For a process that has ended since its clock was last read, the samples are
 //! the only source.
 
+use profiler_core::stats::WeightedSum;
 use rustc_hash::FxHashMap;
 
 use crate::sys::clock;
@@ -18,10 +19,21 @@ const FEW: usize = 256;
 struct ProcessClock {
     /// Its clock at the last reading (ns).
     read_ns: u64,
-    /// What the samples since then stand for (ns).
-    sampled_ns: f64,
+    /// The samples since then (ns).
+    sampled: WeightedSum,
+    /// Earlier samples since then, which counted for another target (ns).
+    settled: WeightedSum,
     /// Whether its target is still unknown: its CPU time is then not reported.
     is_waiting: bool,
+}
+
+/// How the CPU time that samples told of differs from that of a clock.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Correction {
+    /// By how much they stood for too little (ns).
+    pub(super) off_ns: f64,
+    /// What is still known by samples alone (ns).
+    pub(super) unsure: WeightedSum,
 }
 
 /// The clocks of all processes that are sampled.
@@ -36,6 +48,8 @@ pub(super) struct ProcessClocks {
 pub(super) struct ClockedCpu {
     clocks: ProcessClocks,
     cpu_ns: f64,
+    /// The part of it that is known by samples alone (ns).
+    unsure: WeightedSum,
     /// The largest so far: a total never shrinks (ns).
     total_ns: u64,
 }
@@ -50,19 +64,27 @@ impl ClockedCpu {
     }
 
     pub(super) fn sampled(&mut self, pid: u32, weight_ns: u64) {
-        self.clocks.sampled(pid, weight_ns);
         self.cpu_ns += weight_ns as f64;
+        if !self.clocks.sampled(pid, weight_ns) {
+            self.unsure.add(weight_ns as f64);
+        }
     }
 
     /// A process has ended, or belongs to another target from now on.
     pub(super) fn left(&mut self, pid: u32) {
-        self.cpu_ns += self.clocks.read_one(pid).unwrap_or(0.0);
-        self.clocks.ended(pid);
+        self.cpu_ns += self.clocks.read_one(pid).map_or(0.0, |correction| correction.off_ns);
+        self.unsure = self.unsure.plus(self.clocks.ended(pid));
+    }
+
+    /// The part of the total that is known by samples alone (ns).
+    pub(super) fn unsure(&self) -> WeightedSum {
+        self.unsure
     }
 
     /// The total so far (ns).
     pub(super) fn read(&mut self) -> u64 {
-        self.cpu_ns += self.clocks.read(true).into_iter().map(|(_, off_ns)| off_ns).sum::<f64>();
+        self.cpu_ns +=
+            self.clocks.read(true).into_iter().map(|(_, correction)| correction.off_ns).sum::<f64>();
         self.total_ns = self.total_ns.max(self.cpu_ns as u64);
         self.total_ns
     }
@@ -95,46 +117,48 @@ impl ProcessClocks {
         self.clocks.entry(pid).and_modify(|clock| clock.is_waiting = false);
     }
 
-    /// A sample of a process stands for `weight_ns`.
-    pub(super) fn sampled(&mut self, pid: u32, weight_ns: u64) {
-        if let Some(clock) = self.clocks.get_mut(&pid) {
-            clock.sampled_ns += weight_ns as f64;
-        }
+    /// A sample of a process stands for `weight_ns`. Returns whether the process has a clock here that will say more.
+    pub(super) fn sampled(&mut self, pid: u32, weight_ns: u64) -> bool {
+        let clock = self.clocks.get_mut(&pid);
+        clock.map(|clock| clock.sampled.add(weight_ns as f64)).is_some()
     }
 
-    /// Settles the time of a process so far by its samples: the clock cannot be read for a past moment.
-    pub(super) fn settle_by_samples(&mut self, pid: u32) {
-        if let Some(clock) = self.clocks.get_mut(&pid) {
-            clock.read_ns += std::mem::take(&mut clock.sampled_ns) as u64;
-        }
+    /// Settles the time of a process so far by its samples: the clock cannot be read for a past moment. They may stand for more than the
+    /// process has used by then; what follows has used so much less. Returns those samples.
+    pub(super) fn settle_by_samples(&mut self, pid: u32) -> WeightedSum {
+        let Some(clock) = self.clocks.get_mut(&pid) else { return WeightedSum::default() };
+        let sampled = std::mem::take(&mut clock.sampled);
+        clock.settled = clock.settled.plus(sampled);
+        sampled
     }
 
-    /// A process has ended.
-    pub(super) fn ended(&mut self, pid: u32) {
-        self.clocks.remove(&pid);
+    /// A process has ended. Returns the samples since its clock was last read.
+    pub(super) fn ended(&mut self, pid: u32) -> WeightedSum {
+        self.clocks.remove(&pid).map_or_else(WeightedSum::default, |clock| clock.sampled)
     }
 
     /// By how much each process that was sampled since the last time, or each of all (`is_each`, or if there are few), used more than its
-    /// samples stand for (ns).
-    pub(super) fn read(&mut self, is_each: bool) -> Vec<(u32, f64)> {
+    /// samples stand for.
+    pub(super) fn read(&mut self, is_each: bool) -> Vec<(u32, Correction)> {
         let is_each = is_each || self.clocks.len() <= FEW;
-        let is_asked = |clock: &ProcessClock| !clock.is_waiting && (is_each || clock.sampled_ns > 0.0);
+        let is_asked = |clock: &ProcessClock| !clock.is_waiting && (is_each || clock.sampled.sum > 0.0);
         let asked = self.clocks.iter_mut().filter(|(_, clock)| is_asked(clock));
         asked.filter_map(|(pid, clock)| Some((*pid, clock.read(*pid)?))).collect()
     }
 
     /// [`Self::read`] for one process.
-    pub(super) fn read_one(&mut self, pid: u32) -> Option<f64> {
+    pub(super) fn read_one(&mut self, pid: u32) -> Option<Correction> {
         self.clocks.get_mut(&pid).and_then(|clock| clock.read(pid))
     }
 }
 
 impl ProcessClock {
-    fn read(&mut self, pid: u32) -> Option<f64> {
+    fn read(&mut self, pid: u32) -> Option<Correction> {
         let now_ns = clock::process_cpu_ns(pid)?;
         // A clock that went back belongs to a new process with this id, whose birth was not reported.
         let used_ns = now_ns.saturating_sub(self.read_ns) as f64;
         self.read_ns = now_ns;
-        Some(used_ns - std::mem::take(&mut self.sampled_ns))
+        let (sampled, settled) = (std::mem::take(&mut self.sampled), std::mem::take(&mut self.settled));
+        Some(Correction { off_ns: used_ns - sampled.sum - settled.sum, unsure: settled })
     }
 }

@@ -1,5 +1,7 @@
 //! CPU time of a session's target.
 
+use profiler_core::stats::WeightedSum;
+
 use super::clocks::ClockedCpu;
 use crate::sampler::target_cpu::TargetCpu;
 
@@ -28,6 +30,11 @@ impl SessionCpu {
     /// A sample of a process stands for `weight_ns`.
     pub(super) fn sampled(&mut self, pid: u32, weight_ns: u64) {
         self.clocked.iter_mut().for_each(|cpu| cpu.sampled(pid, weight_ns));
+    }
+
+    /// The part of the target's CPU time that is known by samples alone (ns).
+    pub(crate) fn unsure(&self) -> WeightedSum {
+        self.clocked.as_ref().map_or_else(WeightedSum::default, ClockedCpu::unsure)
     }
 
     /// A process has ended, or belongs to another target from now on.

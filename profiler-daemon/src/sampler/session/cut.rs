@@ -141,6 +141,7 @@ impl Session {
     /// [`Self::cut_share`] for all targets, at the end of the session.
     pub(crate) fn finish_shares(&mut self) -> Vec<(Owner, Collected)> {
         self.code.jit.end(&self.code.objects.roots);
+        self.counted.owners.iter_mut().for_each(Owners::settle_waiting);
         self.cut_all_shares()
     }
 
@@ -152,7 +153,7 @@ impl Session {
         }
         self.times.range_start_ns = now_ns;
         self.code.fade_weights();
-        let has_waiting = self.counted.owners.iter().flat_map(Owners::waiting).next().is_some();
+        let has_waiting = self.counted.owners.as_ref().is_some_and(Owners::has_waiting);
         let moved = match oldest_ns < now_ns || has_waiting {
             true => self.processes.end_round(),
             false => self.processes.cut(), // all samples are handed over

@@ -44,6 +44,7 @@ mod tests {
     use super::*;
     use crate::objects::Symbols;
     use crate::sampler::source::Drained;
+    use crate::sys::clock;
 
     /// No process has such numbers.
     const GONE: u32 = 5_000_001;
@@ -128,6 +129,93 @@ mod tests {
         assert!(rest_is(&session, CHILD));
         session.exclude(&FxHashSet::from_iter([CHILD]));
         assert!(!rest_is(&session, CHILD), "it was known by its clock alone");
+    }
+
+    const SHELLS: Owner = Owner(1);
+    const PYTHONS: Owner = Owner(2);
+    const REST: Owner = Owner(3);
+
+    /// A session of many targets, where [`OTHERS`] is a shell that no sample has hit.
+    fn shells_pythons_and_rest() -> Session {
+        let mut session = Session::new(MethodChoice::fixed(Method::Fp), &Symbols::new(1 << 20));
+        session.follow_owners();
+        session.begin();
+        let owners = session.counted.owners.as_mut().unwrap();
+        [SHELLS, PYTHONS].into_iter().for_each(|owner| owners.enter(owner, None, false, 0));
+        owners.enter(REST, None, true, 0);
+        session.assign(OTHERS, Some(SHELLS), true);
+        session
+    }
+
+    fn executes(session: &mut Session, pid: u32, program: &str) {
+        let record = Record::Comm { pid, tid: pid, name: program.to_owned(), exec: true };
+        session.handle(Drained::Record(record, 0));
+    }
+
+    fn born_now(pid: u32, parent_pid: u32) -> Drained<'static> {
+        Drained::Record(Record::Fork(Task { time_ns: clock::monotonic_ns(), ..task(pid, parent_pid) }), 0)
+    }
+
+    fn samples(session: &Session) -> [u64; 3] {
+        let owners = session.counted.owners.as_ref().unwrap();
+        [SHELLS, PYTHONS, REST].map(|owner| owners.share(owner).unwrap().counts.samples)
+    }
+
+    /// Since Linux 6.16 it is sampled after its end was reported.
+    #[test]
+    fn a_process_sampled_while_it_ends_is_its_parents_under_its_name() {
+        let mut session = shells_pythons_and_rest();
+        session.handle(born_now(CHILD, OTHERS));
+        executes(&mut session, CHILD, "cc1");
+        session.handle(Drained::Record(Record::Exit(task(CHILD, OTHERS)), 0));
+        sample(&mut session, CHILD);
+        let index = session.processes.get(CHILD).unwrap().index;
+        assert_eq!(session.processes.infos()[index.0 as usize].comm, "cc1");
+        [0, 0].into_iter().for_each(|switches| {
+            session.reading(switches);
+        });
+        assert_eq!(samples(&session), [1, 0, 0]);
+        // One that no sample hits is forgotten.
+        session.handle(born_now(CHILD, OTHERS));
+        executes(&mut session, CHILD, "cc1");
+        session.handle(Drained::Record(Record::Exit(task(CHILD, OTHERS)), 0));
+        session.reading(0);
+        assert!(!session.counted.owners.as_ref().unwrap().is_known(CHILD));
+        assert_eq!(session.members.names.of(CHILD), ENDED);
+    }
+
+    /// `executable=/opt/web/python3` says nothing of other programs named python3.
+    #[test]
+    fn a_name_that_the_rest_has_too_says_nothing_of_a_process_that_ended() {
+        for (also_of_the_rest, expected) in [(false, [0, 2, 0]), (true, [1, 1, 1])] {
+            let mut session = shells_pythons_and_rest();
+            for (pid, owner) in [(GONE, Some(PYTHONS)), (NAMELESS, None)] {
+                if owner.is_some() || also_of_the_rest {
+                    executes(&mut session, pid, "python3");
+                    sample(&mut session, pid);
+                    session.assign(pid, owner, owner.is_some());
+                }
+            }
+            session.handle(born_now(CHILD, OTHERS));
+            executes(&mut session, CHILD, "python3");
+            sample(&mut session, CHILD);
+            [0, 0].into_iter().for_each(|switches| {
+                session.reading(switches);
+            });
+            assert_eq!(samples(&session), expected);
+        }
+    }
+
+    /// No scan will say which target it belongs to.
+    #[test]
+    fn what_waits_for_a_scan_is_handed_over_when_the_session_ends() {
+        let mut session = shells_pythons_and_rest();
+        session.handle(born_now(CHILD, OTHERS));
+        executes(&mut session, CHILD, "cc1");
+        sample(&mut session, CHILD);
+        let weights = session.finish_shares().into_iter().map(|(owner, of)| (owner, of.weight_ns()));
+        let weights: Vec<(Owner, f64)> = weights.filter(|(_, weight_ns)| *weight_ns > 0.0).collect();
+        assert_eq!(weights, [(SHELLS, 1_000.0)]);
     }
 
     #[test]

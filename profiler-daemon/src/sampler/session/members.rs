@@ -76,8 +76,8 @@ impl Session {
         let process = self.processes.get(pid).map(|process| process.index);
         let program = process.map(|index| self.processes.infos()[index.0 as usize].comm.clone());
         let Some(owners) = &mut self.counted.owners else { return };
-        if let (Some(owner), Some(program), true) = (owner, program, is_program) {
-            owners.note_program(program, owner);
+        if let Some(program) = program {
+            owners.note_program(program, owner.filter(|_| is_program));
         }
         owners.assign(pid, owner);
         if owners.is_unassigned(pid) {

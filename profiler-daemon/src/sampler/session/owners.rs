@@ -19,10 +19,11 @@ use profiler_core::aggregate::{Aggregator, Chain};
 use profiler_core::process::Process;
 use profiler_core::profile::Outcome;
 use profiler_core::stack::Frame;
+use profiler_core::stats::WeightedSum;
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::Counts;
-use super::clocks::ProcessClocks;
+use super::clocks::{Correction, ProcessClocks};
 use crate::cgroup::Cgroup;
 use crate::sys::{clock, family};
 
@@ -48,6 +49,8 @@ pub(crate) struct OwnerShare {
     pub(crate) counts: Counts,
     /// CPU time since then (ns).
     pub(crate) cpu_ns: f64,
+    /// The part of it that is known by samples alone (ns).
+    pub(crate) unsure: WeightedSum,
     /// The control group that the target is, if it is one: the kernel keeps its account.
     group: Option<GroupAccount>,
     /// The one that it was before, and its CPU time at that moment (ns).
@@ -62,14 +65,16 @@ struct GroupAccount {
     /// What the group had used at a moment, and what the target had used by then (ns).
     base_ns: u64,
     before_ns: f64,
+    /// The part of that which is known by samples alone (ns).
+    before_unsure: WeightedSum,
     /// What the target had used at the last reading (ns).
     last_ns: f64,
 }
 
 impl GroupAccount {
     /// For a target that has used `before_ns` so far. What the group has used so far does not count.
-    fn begin(group: Arc<Cgroup>, before_ns: f64) -> Self {
-        let mut account = Self::whole(group, before_ns);
+    fn begin(group: Arc<Cgroup>, before_ns: f64, before_unsure: WeightedSum) -> Self {
+        let mut account = Self { before_unsure, ..Self::whole(group, before_ns) };
         account.base_ns = account.life_ns().unwrap_or(0);
         account
     }
@@ -77,7 +82,14 @@ impl GroupAccount {
     /// For a target that has used `before_ns` so far, in other groups. All that this group has used counts as well.
     fn whole(group: Arc<Cgroup>, before_ns: f64) -> Self {
         let is_ours = group.processes().is_ok_and(|pids| pids.contains(&std::process::id()));
-        Self { group, is_ours, base_ns: 0, before_ns, last_ns: before_ns }
+        Self {
+            group,
+            is_ours,
+            base_ns: 0,
+            before_ns,
+            before_unsure: WeightedSum::default(),
+            last_ns: before_ns,
+        }
     }
 
     /// Whether no process is in it, so that whatever it uses later is of processes that come later.
@@ -135,6 +147,8 @@ pub(crate) struct Owners {
     of: FxHashMap<u32, Owner>,
     /// Processes that belong to no target.
     unassigned: FxHashSet<u32>,
+    /// When a scan assigned a process whose birth may not have been read yet (ns).
+    assigned_ns: FxHashMap<u32, u64>,
     /// The target that has the processes of no other target.
     rest: Option<Owner>,
     waiting: FxHashMap<u32, WaitingProcess>,
@@ -175,9 +189,10 @@ impl OwnerShare {
     fn read_group(&mut self) {
         let Some(account) = &mut self.group else { return };
         if let Some(used_ns) = account.read_ns() {
-            self.cpu_ns = used_ns;
+            (self.cpu_ns, self.unsure) = (used_ns, account.before_unsure);
         } else if let Some(next) = account.group.successor() {
-            *account = GroupAccount::whole(next, account.last_ns);
+            *account =
+                GroupAccount { before_unsure: self.unsure, ..GroupAccount::whole(next, account.last_ns) };
             let used_ns = account.read_ns().unwrap_or(self.cpu_ns);
             // Samples since the last reading stand for what the group used before it was removed.
             account.before_ns += (self.cpu_ns - used_ns).max(0.0);
@@ -198,9 +213,11 @@ impl OwnerShare {
             .take()
             .filter(|(left, then_ns)| left.group.name() == group.name() && *then_ns == cpu_ns);
         self.group = Some(match left {
-            Some((left, _)) if left.group.is_gone() => GroupAccount::whole(group, cpu_ns),
+            Some((left, _)) if left.group.is_gone() => {
+                GroupAccount { before_unsure: self.unsure, ..GroupAccount::whole(group, cpu_ns) }
+            }
             Some((left, _)) => left,
-            None => GroupAccount::begin(group, cpu_ns),
+            None => GroupAccount::begin(group, cpu_ns, self.unsure),
         });
     }
 
@@ -209,6 +226,7 @@ impl OwnerShare {
         self.charged_ns.0 += other.charged_ns.0 + other.charged_ns.1;
         self.counts.add_samples(&other.counts);
         self.cpu_ns += other.cpu_ns;
+        self.unsure = self.unsure.plus(other.unsure);
     }
 
     /// Hands over what was counted, and the subtracted cost (ns). The next cut begins at `now_ns`.
@@ -252,6 +270,11 @@ impl Owners {
     /// The start of the oldest open window (ns).
     pub(crate) fn oldest_start_ns(&self) -> Option<u64> {
         self.shares.values().map(|share| share.start_ns).min()
+    }
+
+    /// Whether a process waits for a scan.
+    pub(crate) fn has_waiting(&self) -> bool {
+        !self.waiting.is_empty()
     }
 
     /// The processes that wait for a scan.
@@ -320,6 +343,7 @@ impl Owners {
             self.read_clock(pid);
         }
         self.clocks.met(pid);
+        self.assigned_ns.insert(pid, clock::monotonic_ns());
         match owner {
             Some(owner) => {
                 self.of.insert(pid, owner);
@@ -340,6 +364,7 @@ impl Owners {
             None => self.read_clock(pid),
         }
         self.of.remove(&pid);
+        self.assigned_ns.remove(&pid);
         self.unassigned.remove(&pid);
         self.clocks.ended(pid);
     }
@@ -352,8 +377,11 @@ impl Owners {
         }
     }
 
-    /// A process was created: it counts for its parent's target.
-    pub(super) fn forked(&mut self, pid: u32, parent: u32) {
+    /// A process was created at `at_ns`: it counts for its parent's target, unless a scan has found another since.
+    pub(super) fn forked(&mut self, pid: u32, parent: u32, at_ns: u64) {
+        if self.assigned_ns.get(&pid).is_some_and(|assigned_ns| at_ns < *assigned_ns) {
+            return;
+        }
         self.clocks.born(pid);
         self.of.remove(&pid); // left from an earlier process with this id, whose end was not reported
         self.unassigned.remove(&pid);
@@ -381,7 +409,10 @@ impl Owners {
             None => self.of.remove(&pid),
         };
         self.unassigned.remove(&pid);
-        self.clocks.settle_by_samples(pid);
+        let settled = self.clocks.settle_by_samples(pid);
+        if let Some(share) = heir.and_then(|heir| self.shares.get_mut(&heir)) {
+            share.unsure = share.unsure.plus(settled);
+        }
         self.wait(pid, heir);
     }
 
@@ -422,15 +453,17 @@ impl Owners {
             Some(waiting) => &mut waiting.share,
             None => self.shares.get_mut(self.of.get(&pid)?)?,
         };
-        self.clocks.sampled(pid, sampled.weight_ns);
+        if !self.clocks.sampled(pid, sampled.weight_ns) {
+            share.unsure.add(sampled.weight_ns as f64);
+        }
         Some(share.add(process, chain, sampled))
     }
 
-    /// Notes that `owner` has a process of this name.
-    pub(super) fn note_program(&mut self, program: String, owner: Owner) {
+    /// Notes that `owner` has a process of this name because of that name; `None`: one has such a process for another reason, or none has it.
+    pub(super) fn note_program(&mut self, program: String, owner: Option<Owner>) {
         if self.programs.len() < MOST_PROGRAMS || self.programs.contains_key(&program) {
-            let of = self.programs.entry(program).or_insert(Some(owner));
-            *of = of.filter(|of| *of == owner);
+            let of = self.programs.entry(program).or_insert(owner);
+            *of = of.filter(|_| *of == owner);
         }
     }
 
@@ -438,7 +471,9 @@ impl Owners {
     /// processes of its name, or else for its heir.
     pub(super) fn ended(&mut self, pid: u32, program: Option<&str>) {
         self.read_clock(pid); // readable until its parent has waited for it
-        self.clocks.ended(pid);
+        let unsure = self.clocks.ended(pid);
+        self.correct(pid, Correction { off_ns: 0.0, unsure });
+        self.assigned_ns.remove(&pid);
         self.of.remove(&pid);
         self.unassigned.remove(&pid);
         if let Some(waiting) = self.waiting.remove(&pid) {
@@ -448,9 +483,20 @@ impl Owners {
         }
     }
 
-    /// A scan of all processes begins. Those that wait now and are not assigned by its end belong to `rest`.
-    pub(crate) fn scan_begins(&mut self) {
+    /// A scan of all processes begins. Those that wait now and are not assigned by its end belong to `rest`. Births until `read_ns` have
+    /// been read.
+    pub(crate) fn scan_begins(&mut self, read_ns: u64) {
         self.scans += 1;
+        self.assigned_ns.retain(|_, assigned_ns| *assigned_ns > read_ns);
+    }
+
+    /// The scans so far say nothing of the processes that wait and there will be no other: they count for their heirs.
+    pub(super) fn settle_waiting(&mut self) {
+        for (pid, waiting) in std::mem::take(&mut self.waiting) {
+            let heir = waiting.heir;
+            self.of.extend(heir.map(|heir| (pid, heir)));
+            self.settle(pid, waiting, heir);
+        }
     }
 
     /// The processes that already waited when the current or last scan began: that scan covers them.
@@ -472,22 +518,27 @@ impl Owners {
     /// Corrects the CPU time of targets by the clocks of their processes: of those sampled since the last call, or of
     /// all (`is_each`).
     pub(super) fn read_clocks(&mut self, is_each: bool) {
-        for (pid, off_ns) in self.clocks.read(is_each) {
-            self.correct(pid, off_ns);
+        for (pid, correction) in self.clocks.read(is_each) {
+            self.correct(pid, correction);
         }
         self.shares.values_mut().for_each(OwnerShare::read_group);
     }
 
     fn read_clock(&mut self, pid: u32) {
-        if let Some(off_ns) = self.clocks.read_one(pid) {
-            self.correct(pid, off_ns);
+        if let Some(correction) = self.clocks.read_one(pid) {
+            self.correct(pid, correction);
         }
     }
 
-    /// Adds `off_ns`, by which the samples of a process stood for too little, to its target's CPU time.
-    fn correct(&mut self, pid: u32, off_ns: f64) {
-        if let Some(share) = self.of(pid).and_then(|owner| self.shares.get_mut(&owner)) {
-            share.cpu_ns += off_ns;
+    /// Corrects the CPU time of a process' target.
+    fn correct(&mut self, pid: u32, correction: Correction) {
+        let share = match self.waiting.get_mut(&pid) {
+            Some(waiting) => Some(&mut waiting.share),
+            None => self.of(pid).and_then(|owner| self.shares.get_mut(&owner)),
+        };
+        if let Some(share) = share {
+            share.cpu_ns += correction.off_ns;
+            share.unsure = share.unsure.plus(correction.unsure);
         }
     }
 

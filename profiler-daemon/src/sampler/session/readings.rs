@@ -1,6 +1,7 @@
 //! What has been counted and spent in total, and since the controller's last reading.
 
 use profiler_core::rate::Reading;
+use rustc_hash::FxHashSet;
 
 use super::exits::Exits;
 use super::{Counts, Session};
@@ -32,6 +33,8 @@ pub(super) struct Readings {
     /// processes, and to end windows.
     pub(super) once_ns: u64,
     pub(super) exits: Exits,
+    /// Processes whose end was reported since the last reading, and that no sample had hit by then.
+    pub(super) ended_unknown: FxHashSet<u32>,
     /// Processes that had no CPU clock any more at the last reading.
     gone: Vec<u32>,
 }
@@ -114,7 +117,9 @@ impl Session {
             }
             self.processes.forget(pid);
             self.rereads.forget(pid);
+            self.members.names.forget(pid);
         }
+        self.forget_ended_unknown();
         let now = self.at(at_ns, target_cpu_ns);
         let last = std::mem::replace(&mut self.readings.last, now);
         Reading { switches, ..now.since(&last) }

@@ -1,7 +1,7 @@
 //! Checks that the CPU time of all targets adds up. A mix of difficult loads (builds, periodic jobs, servers that fork, shells that
 //! wait, permanent services) is divided by process, by user and by control group. In each division the targets' CPU time must be what
-//! the kernel charged to all programs of the machine, and that of a permanent target what the kernel charged to it.
-//! Ends with an error otherwise.
+//! the kernel charged to all programs of the machine, and that of a target what the kernel charged to it: exactly where its processes
+//! are permanent, within the interval that is stated where they come and go. Ends with an error otherwise.
 //!
 //! Options: `--seconds 200` (of each division; twenty more are for setting up), `--window 60` (s), `--only user`.
 
@@ -64,8 +64,8 @@ struct Found {
     busy_s: f64,
     /// CPU time of all targets, over it.
     sum_ratio: f64,
-    /// Targets that the kernel accounts for: counted CPU time over what was charged.
-    accounts: BTreeMap<String, f64>,
+    /// Targets that the kernel accounts for: counted CPU time over what was charged, and how far off that may be as stated.
+    accounts: BTreeMap<String, (f64, f64)>,
 }
 
 fn main() -> Result<()> {
@@ -161,6 +161,13 @@ impl Mix {
     }
 }
 
+/// Whether a target of the mix consists of permanent processes. By user it is known by its number.
+fn is_steady(target: &str) -> bool {
+    let users = (FIRST_USER..).take(STEADY.len()).map(|user| user.to_string());
+    let names = STEADY.iter().map(|(name, _)| (*name).to_owned()).chain(users);
+    target.rsplit_once(':').is_some_and(|(_, last)| names.into_iter().any(|name| name == last))
+}
+
 fn group_cpu_s(group: &Path) -> Result<f64> {
     let text = fs::read_to_string(group.join("cpu.stat"))?;
     let used = text.lines().find_map(|line| line.strip_prefix("usage_usec "));
@@ -170,7 +177,8 @@ fn group_cpu_s(group: &Path) -> Result<f64> {
 /// The counts so far, of the kernel and of the daemon.
 struct Look {
     busy_s: f64,
-    targets: BTreeMap<String, f64>,
+    /// CPU time of each target, and half of its interval (s).
+    targets: BTreeMap<String, (f64, f64)>,
     samples: f64,
     accounts: BTreeMap<String, f64>,
 }
@@ -182,7 +190,9 @@ impl Look {
         let busy_s = machine_busy_s()? - daemon.own_cpu_s()? - kernel_threads_s()?;
         for target in daemon.targets()? {
             let name = target["name"].as_str().context("a target without a name")?;
-            targets.insert(name.to_owned(), target["cpu_s"].as_f64().unwrap_or(0.0));
+            let [cpu_s, low, high] = ["cpu_s", "cpu_s_low", "cpu_s_high"].map(|key| target[key].as_f64());
+            let half_s = 0.5 * (high.context("cpu_s_high")? - low.context("cpu_s_low")?);
+            targets.insert(name.to_owned(), (cpu_s.unwrap_or(0.0), half_s));
             samples += target["samples"].as_f64().unwrap_or(0.0);
         }
         Ok(Look { busy_s, targets, samples, accounts })
@@ -207,14 +217,14 @@ fn look(division: Division, seconds: u64, folder: &Path) -> Result<Found> {
     let before = Look::of(&daemon, &mix, division)?;
     sleep(Duration::from_secs(seconds));
     let after = Look::of(&daemon, &mix, division)?;
-    let since = |name: &String, cpu_s: &f64| cpu_s - before.targets.get(name).copied().unwrap_or(0.0);
-    let sum_s: f64 = after.targets.iter().map(|(name, cpu_s)| since(name, cpu_s)).sum();
+    let since = |name: &String, cpu_s: f64| cpu_s - before.targets.get(name).map_or(0.0, |(cpu_s, _)| *cpu_s);
+    let sum_s: f64 = after.targets.iter().map(|(name, (cpu_s, _))| since(name, *cpu_s)).sum();
     let busy_s = after.busy_s - before.busy_s;
     let accounts = after.accounts.iter().map(|(name, charged_s)| {
-        let counted_s =
-            after.targets.get(name).with_context(|| format!("{name} is no target: {:?}", after.targets))?;
+        let (counted_s, half_s) =
+            *after.targets.get(name).with_context(|| format!("{name} is no target: {:?}", after.targets))?;
         let charged_s = charged_s - before.accounts.get(name).copied().unwrap_or(0.0);
-        Ok((name.clone(), since(name, counted_s) / charged_s))
+        Ok((name.clone(), (since(name, counted_s) / charged_s, half_s / charged_s)))
     });
     Ok(Found {
         division,
@@ -232,15 +242,19 @@ fn report(found: &[Found]) -> Result<()> {
     let mut verdicts = Vec::new();
     for of in found {
         let each = of.division.word();
-        let off = |ratio: &f64| (ratio - 1.0).abs();
-        let worst = of.accounts.iter().max_by(|a, b| off(a.1).total_cmp(&off(b.1)));
-        let shown = worst.map_or(String::new(), |(name, ratio)| format!("{name} {}", percent(*ratio)));
+        let off = |ratio: f64| (ratio - 1.0).abs();
+        let worst = of.accounts.iter().max_by(|a, b| off(a.1.0).total_cmp(&off(b.1.0)));
+        let shown = worst.map_or(String::new(), |(name, (ratio, half))| {
+            format!("{name} {} ± {}", percent(*ratio), percent(*half))
+        });
         let busy = format!("{:.1}", of.busy_s);
         rows.push(row([&each, &of.targets, &of.samples, &busy, &percent(of.sum_ratio), &shown]));
         let sum = format!("each = {each}: CPU time of all targets off");
-        verdicts.push(Verdict::exact(&sum, off(&of.sum_ratio), BOUND, percent));
-        for (name, ratio) in &of.accounts {
-            verdicts.push(Verdict::exact(&format!("each = {each}: {name} off"), off(ratio), BOUND, percent));
+        verdicts.push(Verdict::exact(&sum, off(of.sum_ratio), BOUND, percent));
+        for (name, (ratio, half)) in &of.accounts {
+            let what = format!("each = {each}: {name} off");
+            let (off, half) = (off(*ratio), if is_steady(name) { 0.0 } else { *half });
+            verdicts.push(Verdict::new(&what, off, ((off - half).max(0.0), off + half), BOUND, percent));
         }
     }
     let remarks: Vec<String> = verdicts.iter().map(|verdict| verdict.line().to_owned()).collect();

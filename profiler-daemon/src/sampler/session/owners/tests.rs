@@ -37,7 +37,7 @@ impl Host {
 
     fn fork(&mut self, pid: u32, parent_pid: u32) {
         self.processes.forked(Task { pid, parent_pid, tid: pid, time_ns: 1 });
-        self.owners.forked(pid, parent_pid);
+        self.owners.forked(pid, parent_pid, clock::monotonic_ns());
     }
 
     fn exec(&mut self, pid: u32, program: &str) {
@@ -63,7 +63,7 @@ impl Host {
     }
 
     fn look(&mut self, found: &[(u32, Owner)]) -> Vec<u32> {
-        self.owners.scan_begins();
+        self.owners.scan_begins(clock::monotonic_ns());
         found.iter().for_each(|(pid, owner)| self.owners.assign(*pid, Some(*owner)));
         self.owners.scan_ended(|_| false).live
     }
@@ -159,13 +159,13 @@ fn who_ends_before_anybody_looks_is_his_namesakes_or_his_parents() {
     host.sample(PYTHON);
     host.owners.ended(PYTHON, Some("python3"));
     assert_eq!((host.of(SHELLS), host.of(PYTHONS)), ((1, 10.0), (0, 0.0)), "nobody has seen one");
-    host.owners.note_program("python3".to_owned(), PYTHONS);
+    host.owners.note_program("python3".to_owned(), Some(PYTHONS));
     host.fork(PYTHON, SHELL);
     host.exec(PYTHON, "python3");
     host.sample(PYTHON);
     host.owners.ended(PYTHON, Some("python3"));
     assert_eq!((host.of(SHELLS), host.of(PYTHONS)), ((1, 10.0), (1, 10.0)));
-    host.owners.note_program("python3".to_owned(), SHELLS); // two have such
+    host.owners.note_program("python3".to_owned(), Some(SHELLS)); // two have such
     host.fork(PYTHON, SHELL);
     host.exec(PYTHON, "python3");
     host.sample(PYTHON);
@@ -198,12 +198,30 @@ fn a_process_that_is_gone_when_a_look_comes_to_it_is_its_parents_and_not_the_res
     host.fork(CHILD, SHELL);
     host.exec(CHILD, "briefly");
     host.sample(CHILD);
-    host.owners.scan_begins();
+    host.owners.scan_begins(clock::monotonic_ns());
     let ended = host.owners.scan_ended(|pid| pid == CHILD);
     assert_eq!(ended, Unassigned { live: vec![], ended: vec![CHILD] });
     assert_eq!(host.of(REST), (0, 0.0));
     host.owners.ended(CHILD, Some("briefly"));
     assert_eq!((host.of(SHELLS), host.of(REST)), ((1, 10.0), (0, 0.0)));
+}
+
+/// A worker that changes its user and executes nothing is found by its user once.
+#[test]
+fn a_birth_that_is_read_after_a_scan_undoes_nothing() {
+    let mut host = Host::new(false);
+    let at_ns = clock::monotonic_ns();
+    host.processes.adopt(CHILD, "worker");
+    host.owners.assign(CHILD, Some(PYTHONS));
+    host.owners.forked(CHILD, SHELL, at_ns);
+    assert!(host.sample(CHILD));
+    assert_eq!((host.of(SHELLS), host.of(PYTHONS)), ((0, 0.0), (1, 10.0)));
+    // The next process with its number.
+    host.fork(CHILD, SHELL);
+    assert!(host.sample(CHILD));
+    assert_eq!((host.of(SHELLS), host.of(PYTHONS)), ((1, 10.0), (1, 10.0)));
+    host.owners.scan_begins(clock::monotonic_ns());
+    assert!(host.owners.assigned_ns.is_empty(), "earlier births have been read");
 }
 
 /// Records of forks may be lost, or given up where they cost too much.
@@ -239,7 +257,7 @@ fn what_a_process_did_that_is_sampled_elsewhere_is_no_other_targets() {
 #[test]
 fn one_look_later_than_it_came_a_process_is_known() {
     let mut host = Host::new(false);
-    host.owners.scan_begins();
+    host.owners.scan_begins(clock::monotonic_ns());
     host.sample(CHILD);
     assert_eq!(host.owners.scan_ended(|_| false), Unassigned::default());
     assert_eq!(host.look(&[]), [CHILD]);
@@ -332,6 +350,57 @@ fn the_time_of_a_process_that_lives_is_the_kernels() {
     );
 }
 
+/// A sample before the `execve` stands for a whole period, which may be more than the process uses in its life.
+#[test]
+fn what_a_process_used_before_and_after_it_executes_is_what_the_kernel_says() {
+    let computing = Stoppable::start();
+    let pid = computing.0.id();
+    let used_ms = computing.use_up(MS) as f64 / 1e6;
+    for ends_unseen in [false, true] {
+        let mut host = Host::new(false);
+        host.fork(pid, SHELL);
+        host.sample(pid);
+        host.exec(pid, "python3");
+        host.sample(pid);
+        match ends_unseen {
+            true => host.owners.ended(pid, None),
+            false => drop(host.look(&[(pid, PYTHONS)])),
+        }
+        host.owners.read_clocks(true);
+        let sum_ms = host.of(SHELLS).1 + host.of(PYTHONS).1;
+        assert!(
+            (sum_ms - clock::process_cpu_ns(pid).unwrap() as f64 / 1e6).abs() < 1e-6,
+            "{sum_ms} of {used_ms} ms"
+        );
+    }
+}
+
+/// The clock of a process tells what it used, as long as it can be read.
+#[test]
+fn what_only_samples_tell_of_is_known_to_be_unsure() {
+    let computing = Stoppable::start();
+    let pid = computing.0.id();
+    let mut host = Host::new(false);
+    let unsure = |host: &Host, owner| host.owners.share(owner).unwrap().unsure;
+    let two_samples = WeightedSum { sum: 20e6, squares: 2e14 };
+    host.owners.assign(pid, Some(PYTHONS));
+    [pid, CHILD, CHILD].into_iter().for_each(|pid| {
+        host.owners.met(pid, Some(SHELL));
+        host.sample(pid);
+    });
+    host.owners.ended(pid, None);
+    assert_eq!(unsure(&host, PYTHONS), WeightedSum::default(), "its clock was read at its end");
+    host.owners.ended(CHILD, None);
+    assert_eq!(unsure(&host, SHELLS), two_samples);
+    // Whichever target had its samples before it executed another program, the clock tells of both together.
+    host.fork(pid, SHELL);
+    (0..2).for_each(|_| assert!(host.sample(pid)));
+    host.exec(pid, "python3");
+    host.look(&[(pid, PYTHONS)]);
+    host.owners.read_clocks(true);
+    assert_eq!((unsure(&host, SHELLS), unsure(&host, PYTHONS)), (two_samples.plus(two_samples), two_samples));
+}
+
 /// It is created by a process of no target, and executes a program: of another process, `rest` would have the time.
 #[test]
 fn a_process_that_reads_symbols_for_the_profiler_is_charged_to_no_target() {
@@ -340,7 +409,7 @@ fn a_process_that_reads_symbols_for_the_profiler_is_charged_to_no_target() {
     let pid = reader.0.id();
     for found in [&[][..], &[(pid, PYTHONS)]] {
         let mut host = Host::new(true);
-        host.owners.forked(pid, std::process::id());
+        host.owners.forked(pid, std::process::id(), clock::monotonic_ns());
         host.owners.executes(pid);
         host.look(found);
         reader.use_up(30 * MS);
