@@ -193,7 +193,7 @@ impl Sender {
         let (pprof, stamp, profile) =
             read_file(&self.orders.folder, &file_to_send.path).map_err(|error| match error {
                 NotRead::Gone | NotRead::Damaged(_) => Unsent::Lost,
-                NotRead::Refused(cause) => Unsent::beside(format!(
+                NotRead::Refused(cause) => Unsent::Unreadable(format!(
                     "{} cannot be read ({cause}); look at the disk",
                     file_to_send.path.display()
                 )),
@@ -236,6 +236,7 @@ impl Sender {
         match unsent {
             Unsent::Lost | Unsent::LeftOut => {}
             Unsent::Refused(reason) => self.tell_refused(file_to_send, reason),
+            Unsent::Unreadable(text) => self.tell_unreadable(file_to_send, text),
             Unsent::Failed { text, .. } if fate == SendOutcome::Refused => {
                 self.tell_refused(
                     file_to_send,
@@ -251,6 +252,18 @@ impl Sender {
         if self.talk.failed(now_ns) {
             let name = &self.name;
             tracing::warn!(export = name, reason = text, "export {name}: windows wait in the store: {text}");
+        }
+        self.control.tell(Some(Trouble { text: text.to_owned(), next_ns: self.schedule.due_ns() }));
+    }
+
+    fn tell_unreadable(&mut self, file_to_send: &OutboxFile, text: &str) {
+        if self.talk.unreadable(&file_to_send.path) {
+            let name = &self.name;
+            tracing::warn!(
+                export = name,
+                reason = text,
+                "export {name}: a window waits in the store: {text}"
+            );
         }
         self.control.tell(Some(Trouble { text: text.to_owned(), next_ns: self.schedule.due_ns() }));
     }
@@ -310,3 +323,6 @@ impl Sender {
         tracing::info!(export = name, to, "export {name}: windows go to {to}");
     }
 }
+
+#[cfg(test)]
+mod tests;
