@@ -116,6 +116,8 @@ pub(super) struct Sender {
     /// Created anew after a failure: its certificate or token files may have changed.
     client: Option<PushClient>,
     cursor: Cursor,
+    /// Whether the cursor lacks something that was acknowledged, since the disk did not take it.
+    is_behind: bool,
     schedule: ExportSchedule,
     talk: Talk,
 }
@@ -130,6 +132,7 @@ impl Sender {
             orders,
             client: None,
             cursor,
+            is_behind: false,
             schedule: ExportSchedule::default(),
             talk: Talk::default(),
         }
@@ -147,9 +150,14 @@ impl Sender {
                 self.deliver(&file_to_send);
             }
         }
+        self.catch_up();
     }
 
     fn obey(&mut self, orders: Arc<SenderOrders>) {
+        if orders.folder != self.orders.folder {
+            self.catch_up();
+            self.is_behind = false; // the other folder has a cursor of its own
+        }
         self.orders = orders;
         self.client = None;
         self.cursor = Cursor::of(&self.orders.folder, &self.name);
@@ -219,9 +227,8 @@ impl Sender {
         let outboxes = self.orders.outboxes.clone();
         let _recording = outboxes.recording();
         outboxes.leave(&self.name, path, left.clone());
-        if let Err(cause) = self.cursor.leave(path, left) {
-            self.tell_unrecorded(&cause);
-        }
+        self.is_behind |= self.cursor.leave(path, left).is_err();
+        self.rewrite_cursor(None);
     }
 
     fn took(&mut self, bytes: usize) -> SendOutcome {
@@ -291,19 +298,29 @@ impl Sender {
 
     /// Has the disk know what is settled, before anything else is done with it.
     fn record(&mut self, file_to_send: &OutboxFile) {
-        let orders = Arc::clone(&self.orders);
-        let position = || orders.outboxes.position(&self.name);
-        let added = self.cursor.add(file_to_send);
-        // The whole cursor is rewritten when it is long, or could not be appended to.
-        let written = match (&added, self.cursor.is_long()) {
-            (Ok(()), false) => return,
-            _ => position().map(|mut position| {
-                position.settle(&file_to_send.target, &file_to_send.time_ranges);
-                self.cursor.write(&position)
-            }),
-        };
-        if let Some(Err(cause)) = written {
-            self.tell_unrecorded(&cause);
+        self.is_behind |= self.cursor.add(file_to_send).is_err();
+        self.rewrite_cursor(Some(file_to_send));
+    }
+
+    /// Has the cursor say all that was acknowledged, before this sender ends or leaves its folder.
+    fn catch_up(&mut self) {
+        let outboxes = self.orders.outboxes.clone();
+        let _recording = outboxes.recording();
+        self.rewrite_cursor(None);
+    }
+
+    /// Writes the whole cursor anew where it is long, or lacks what could not be added; with `settled`, which the position does
+    /// not have yet.
+    fn rewrite_cursor(&mut self, settled: Option<&OutboxFile>) {
+        if !self.is_behind && !self.cursor.is_long() {
+            return;
+        }
+        let Some(mut position) = self.orders.outboxes.position(&self.name) else { return };
+        settled.iter().for_each(|file| position.settle(&file.target, &file.time_ranges));
+        match self.cursor.write(&position) {
+            Ok(()) => self.is_behind = false,
+            Err(cause) if self.is_behind => self.tell_unrecorded(&cause),
+            Err(_) => {} // its lines are all there
         }
     }
 
@@ -312,7 +329,7 @@ impl Sender {
             let name = &self.name;
             tracing::warn!(
                 export = name,
-                "export {name}: its cursor cannot be written ({cause}): what is sent meanwhile is sent again after a crash"
+                "export {name}: its cursor cannot be written ({cause}): what is sent meanwhile is sent again after a restart, unless it can be written before"
             );
         }
     }

@@ -1,4 +1,4 @@
-//! What becomes of windows whose file cannot be read.
+//! What becomes of windows whose file cannot be read, and of a cursor that cannot be written.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -7,9 +7,11 @@ use std::os::unix::fs::symlink;
 use std::thread;
 
 use config::DaemonSettings;
+use profile_files::store::{RealDisk, Store};
+use tempfile::TempDir;
 
 use super::*;
-use crate::daemon::exports::tests::{Simulated, now};
+use crate::daemon::exports::tests::{Simulated, exports, now, terms};
 
 /// The URL of a backend that acknowledges every request. Its thread ends with the test's process.
 fn backend() -> String {
@@ -40,6 +42,14 @@ fn sender(folder: &Path, outboxes: &Outboxes) -> Sender {
     Sender::new("a".to_owned(), Arc::new(Control::new(orders, Arc::default())))
 }
 
+/// Three windows of one target, and a sender of them.
+fn three_windows() -> (Simulated, Sender) {
+    let mut simulated = Simulated::new();
+    [60, 120, 180].iter().for_each(|second| simulated.write("web", *second));
+    let sender = sender(simulated.folder.path(), &simulated.store.outboxes());
+    (simulated, sender)
+}
+
 /// Sends the next window.
 fn deliver_next(sender: &mut Sender) -> PathBuf {
     let file = sender.orders.outboxes.try_take("a", 0, sender.schedule.is_well()).unwrap();
@@ -64,4 +74,59 @@ fn a_file_that_cannot_be_read_keeps_no_other_waiting() {
     let trouble = sender.control.trouble().unwrap().text;
     assert!(trouble.contains("cannot be read (not a regular file); look at the disk"), "{trouble}");
     assert!(!sender.talk.works(), "the backend never failed");
+}
+
+/// The cursor of the export `a` while the disk takes nothing.
+struct FullDisk {
+    cursor: PathBuf,
+    bytes: Vec<u8>,
+}
+
+impl FullDisk {
+    /// Neither a line nor a whole cursor can be written in place of a folder.
+    fn begin(folder: &TempDir) -> Self {
+        let cursor = folder.path().join("exports/a");
+        let bytes = fs::read(&cursor).unwrap();
+        fs::remove_file(&cursor).unwrap();
+        fs::create_dir(&cursor).unwrap();
+        Self { cursor, bytes }
+    }
+
+    fn end(self) {
+        fs::remove_dir(&self.cursor).unwrap();
+        fs::write(&self.cursor, &self.bytes).unwrap();
+    }
+}
+
+/// The windows that wait after a restart.
+fn left(simulated: Simulated) -> Vec<PathBuf> {
+    let Simulated { folder, store, .. } = simulated;
+    drop(store);
+    let mut store = Store::open(folder.path(), terms(), RealDisk).unwrap();
+    store.export(&now(200), &exports());
+    let outboxes = store.outboxes();
+    std::iter::from_fn(|| outboxes.try_take("a", 0, true)).map(|file| file.path).collect()
+}
+
+#[test]
+fn what_was_sent_while_the_disk_was_full_is_recorded_with_the_next_window() {
+    let (simulated, mut sender) = three_windows();
+    let full_disk = FullDisk::begin(&simulated.folder);
+    let first = deliver_next(&mut sender);
+    full_disk.end();
+    let second = deliver_next(&mut sender);
+    let left = left(simulated);
+    assert!(left.len() == 1 && ![first, second].contains(&left[0]), "{left:?}");
+}
+
+#[test]
+fn what_was_sent_while_the_disk_was_full_is_recorded_at_shutdown() {
+    let (simulated, mut sender) = three_windows();
+    let full_disk = FullDisk::begin(&simulated.folder);
+    let first = deliver_next(&mut sender);
+    full_disk.end();
+    sender.control.end();
+    sender.run();
+    let left = left(simulated);
+    assert!(left.len() == 2 && !left.contains(&first), "{left:?}");
 }
