@@ -198,7 +198,7 @@ impl Exports {
                 tracing::warn!(
                     export = name,
                     windows,
-                    "export {name}: {windows} windows were dropped: the store removed them before they were \
+                    "export {name}: {windows} windows were dropped: they were removed or damaged before they were \
                      sent"
                 );
                 running.told = dropped;

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use profile_files::store::{ANOTHER_TURN_NS, OutboxFile, SendFault, SendOutcome};
+use profile_files::store::{ANOTHER_TURN_NS, Damage, OutboxFile, SendFault, SendOutcome};
 
 use crate::daemon::journal::OncePerMinute;
 
@@ -24,14 +24,14 @@ const LONGEST_PACED_NS: u64 = 60 * SECOND_NS;
 const MOST_BLAMED: u32 = 5;
 /// Most different reasons for refusals that are logged.
 const MOST_REASONS: usize = 32;
-/// Most files that cannot be read which are logged.
+/// Most files that are logged because they are damaged or cannot be read.
 const MOST_UNREADABLE: usize = 32;
 
 /// Why a window was not acknowledged.
 #[derive(Debug)]
 pub(super) enum Unsent {
-    /// Its file is gone or damaged.
-    Lost,
+    /// Its file is gone, or damaged.
+    Lost(Option<Damage>),
     /// The export's rules drop it.
     LeftOut,
     /// The backend refuses it.
@@ -79,7 +79,7 @@ impl ExportSchedule {
         chance: f64,
     ) -> SendOutcome {
         match unsent {
-            Unsent::Lost => SendOutcome::Lost,
+            Unsent::Lost(_) => SendOutcome::Lost,
             Unsent::LeftOut => SendOutcome::LeftOut,
             Unsent::Refused(_) => {
                 self.refused(now_ns);
@@ -179,7 +179,7 @@ impl Talk {
         self.reasons.len() < MOST_REASONS && self.reasons.insert(words)
     }
 
-    /// Whether to say that a file cannot be read: each is said once.
+    /// Whether to say that a file is damaged or cannot be read: each is said once.
     pub(super) fn unreadable(&mut self, path: &Path) -> bool {
         self.unreadable.len() < MOST_UNREADABLE && self.unreadable.insert(path.to_owned())
     }

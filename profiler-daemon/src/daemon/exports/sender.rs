@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use profile_files::store::{
-    Cursor, NotRead, OutboxFile, Outboxes, PartsLeft, SendFault, SendOutcome, read_file,
+    Cursor, Damage, NotRead, OutboxFile, Outboxes, PartsLeft, SendFault, SendOutcome, read_file,
 };
 
 use super::plan::{ExportPlan, in_settings};
@@ -200,7 +200,8 @@ impl Sender {
     fn send(&mut self, file_to_send: &OutboxFile) -> Result<usize, Unsent> {
         let (pprof, stamp, profile) =
             read_file(&self.orders.folder, &file_to_send.path).map_err(|error| match error {
-                NotRead::Gone | NotRead::Damaged(_) => Unsent::Lost,
+                NotRead::Gone => Unsent::Lost(None),
+                NotRead::Damaged(damage) => Unsent::Lost(Some(damage)),
                 NotRead::Refused(cause) => Unsent::Unreadable(format!(
                     "{} cannot be read ({cause}); look at the disk",
                     file_to_send.path.display()
@@ -241,7 +242,8 @@ impl Sender {
         let now_ns = clock::monotonic_ns();
         let fate = self.schedule.judge(now_ns, file_to_send, unsent, fastrand::f64());
         match unsent {
-            Unsent::Lost | Unsent::LeftOut => {}
+            Unsent::Lost(None) | Unsent::LeftOut => {}
+            Unsent::Lost(Some(damage)) => self.drop_damaged(file_to_send, damage),
             Unsent::Refused(reason) => self.tell_refused(file_to_send, reason),
             Unsent::Unreadable(text) => self.tell_unreadable(file_to_send, text),
             Unsent::Failed { text, .. } if fate == SendOutcome::Refused => {
@@ -253,6 +255,18 @@ impl Sender {
             Unsent::Failed { text, .. } => self.tell_failed(now_ns, text),
         }
         fate
+    }
+
+    /// Has the store's owner set a file aside.
+    fn drop_damaged(&mut self, file_to_send: &OutboxFile, damage: &Damage) {
+        if self.talk.unreadable(&file_to_send.path) {
+            let (name, path) = (&self.name, file_to_send.path.display());
+            tracing::warn!(
+                export = name,
+                "export {name}: {path} is damaged ({damage}) and cannot be sent; look at the disk"
+            );
+        }
+        self.orders.outboxes.suspect(&file_to_send.path);
     }
 
     fn tell_failed(&mut self, now_ns: u64, text: &str) {

@@ -1,17 +1,20 @@
-//! What becomes of windows whose file cannot be read, and of a cursor that cannot be written.
+//! What becomes of windows whose file cannot be read or is damaged, and of a cursor that cannot be written.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpListener;
 use std::os::unix::fs::symlink;
 use std::thread;
+use std::time::Instant;
 
 use config::DaemonSettings;
-use profile_files::store::{RealDisk, Store};
+use profile_files::store::{RealDisk, Store, StoreError};
 use tempfile::TempDir;
 
 use super::*;
 use crate::daemon::exports::tests::{Simulated, exports, now, terms};
+use crate::daemon::window_writer::WindowWriter;
+use crate::objects::Symbols;
 
 /// The URL of a backend that acknowledges every request. Its thread ends with the test's process.
 fn backend() -> String {
@@ -129,4 +132,46 @@ fn what_was_sent_while_the_disk_was_full_is_recorded_at_shutdown() {
     sender.run();
     let left = left(simulated);
     assert!(left.len() == 2 && !left.contains(&first), "{left:?}");
+}
+
+/// The writer of a store that was open until now: a process being started may hold its lock for a moment.
+fn writer(folder: &Path) -> WindowWriter {
+    loop {
+        match WindowWriter::start(folder, terms(), 1 << 20, None, &Symbols::new(1 << 20)) {
+            Err(StoreError::Busy(_)) => thread::sleep(Duration::from_millis(20)),
+            started => break started.unwrap(),
+        }
+    }
+}
+
+/// Waits for up to ten seconds until there is something.
+fn soon<T>(mut found: impl FnMut() -> Option<T>) -> Option<T> {
+    let until = Instant::now() + Duration::from_secs(10);
+    loop {
+        let found = found();
+        if found.is_some() || Instant::now() >= until {
+            return found;
+        }
+        thread::sleep(Duration::from_millis(5));
+    }
+}
+
+#[test]
+fn a_damaged_file_is_set_aside_once_it_was_to_be_sent() {
+    let mut simulated = Simulated::new();
+    simulated.write("web", 60);
+    let Simulated { folder, store, .. } = simulated;
+    drop(store);
+    let writer = writer(folder.path());
+    writer.export(exports().into());
+    let file = soon(|| writer.outboxes().try_take("a", 0, true)).unwrap();
+    let path = folder.path().join(&file.path);
+    let mut bytes = fs::read(&path).unwrap();
+    *bytes.last_mut().unwrap() ^= 1;
+    fs::write(&path, bytes).unwrap();
+    sender(folder.path(), writer.outboxes()).deliver(&file);
+    assert_eq!(writer.outboxes().try_tallies(&now(60)).unwrap()["a"].dropped, 1);
+    writer.suspect(Vec::new()); // the writer's thread looks at once
+    let damaged = || (writer.status().counters.damaged == 1).then_some(());
+    assert!(soon(damaged).is_some() && !path.exists(), "{:?}", writer.status());
 }
