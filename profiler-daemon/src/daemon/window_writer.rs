@@ -126,7 +126,9 @@ struct WriterState {
     handed: VecDeque<QueuedWindow>,
     /// Windows that could not be written before they are named.
     unspooled: u64,
-    /// What that took (ns of CPU time).
+    /// Why the last of them could not.
+    unspooled_cause: String,
+    /// What spooling took (ns of CPU time).
     spooling_ns: u64,
     /// Windows that did not fit into the queue since the last one was stored.
     dropped: u64,
@@ -216,9 +218,13 @@ impl WriterState {
         }
     }
 
-    /// Notes whether the oldest window with unknown state is in the spool.
-    fn note_spooled(&mut self, is_spooled: bool) {
-        self.unspooled += u64::from(!is_spooled);
+    /// Notes whether the oldest window with unknown state is in the spool, or why not.
+    fn note_spooled(&mut self, outcome: Result<(), String>) {
+        let is_spooled = outcome.is_ok();
+        if let Err(cause) = outcome {
+            self.unspooled += 1;
+            self.unspooled_cause = cause;
+        }
         if let Some(handed) = self.handed.iter_mut().find(|handed| handed.is_spooled.is_none()) {
             handed.is_spooled = Some(is_spooled);
         }
@@ -229,7 +235,8 @@ impl WriterState {
         let count = self.handed.iter().filter(|handed| handed.is_spooled == Some(false)).count();
         let windows = if count == 1 { "1 window waits".to_owned() } else { format!("{count} windows wait") };
         (count > 0).then(|| {
-            format!("{windows} for names in memory only, because the disk is full or fails; a crash loses what waits there")
+            let cause = &self.unspooled_cause;
+            format!("{windows} for names in memory only ({cause}); a crash loses what waits there")
         })
     }
 
