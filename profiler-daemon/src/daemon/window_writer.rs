@@ -176,6 +176,8 @@ impl WriterShared {
 /// The threads that spool, name and keep.
 pub(crate) struct WindowWriter {
     jobs: Option<SyncSender<QueueItem<PendingWindow>>>,
+    /// The store's.
+    folder: PathBuf,
     spool: Spool,
     outboxes: Outboxes,
     shared: WriterShared,
@@ -327,7 +329,8 @@ impl WindowWriter {
         // The spooler ends with the loop, and the keeper with the spooler.
         named("spooler").spawn(move || spooler.run(&to_spool, &to_name)).map_err(unwritable)?;
         let thread = Some(named("keeper").spawn(move || work.run(&queue)).map_err(unwritable)?);
-        Ok(Self { jobs: Some(jobs), spool, outboxes, shared, most_bytes, budget, thread })
+        let folder = folder.to_owned();
+        Ok(Self { jobs: Some(jobs), folder, spool, outboxes, shared, most_bytes, budget, thread })
     }
 
     /// Has its budget pace the process that reads symbols, from now on.
@@ -422,6 +425,11 @@ impl WindowWriter {
     pub(crate) fn export(&self, exports: Vec<Export>) {
         self.shared.state().exports = Some(exports);
         self.send(QueueItem::Look); // if the queue is full, the thread checks after its next window
+    }
+
+    /// The store's folder.
+    pub(crate) fn folder(&self) -> &Path {
+        &self.folder
     }
 
     /// The windows that wait to be sent, by export.
