@@ -183,9 +183,9 @@ impl<D: Disk> Store<D> {
         None
     }
 
-    /// Checks files that readers reported as damaged, and sets aside those that are.
-    pub fn check(&mut self, paths: &[PathBuf]) {
-        for path in paths {
+    /// Checks files that readers, or senders to backends, found to be damaged, and sets aside those that are.
+    pub fn check(&mut self, read: &[PathBuf]) {
+        for path in read.iter().chain(&self.outboxes.take_suspects()) {
             let Ok(bytes) = place::read(&self.folder.join(path)) else { continue }; // gone, or for another time
             let is_sound = Name::parse(path).is_some_and(|name| {
                 seal::stamp(&name, bytes.as_slice()).is_ok() && seal::open(&name, &bytes).is_ok()

@@ -29,6 +29,8 @@ use super::time_range::TimeRanges;
 pub(super) const MOST_UNMERGED: usize = 8_192;
 /// A file that sending failed with has its next turn so much later (ns).
 pub const ANOTHER_TURN_NS: u64 = 30_000_000_000;
+/// Files found to be damaged that wait for the owner's check, at most; sending finds no file twice.
+const MOST_SUSPECTS: usize = 1_000;
 /// What is being done with a file that waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Hold {
@@ -93,7 +95,7 @@ pub enum SendOutcome {
     Refused,
     /// The export's rules drop it.
     LeftOut,
-    /// It cannot be read.
+    /// It is gone or damaged.
     Lost,
     /// It waits on.
     Kept(SendFault),
@@ -115,7 +117,7 @@ pub struct ExportTally {
     pub refused: u64,
     /// Dropped by the export's rules.
     pub left_out: u64,
-    /// Gone before they were sent.
+    /// Gone or damaged before they were sent.
     pub dropped: u64,
     /// Bytes of those that were acknowledged.
     pub sent_bytes: u64,
@@ -251,6 +253,8 @@ struct SharedOutboxes {
     cursors: RwLock<()>,
     all: Mutex<Vec<Outbox>>,
     changed: Condvar,
+    /// Files that senders found to be damaged.
+    suspects: Mutex<Vec<PathBuf>>,
 }
 
 /// Which files may be merged with which.
@@ -371,6 +375,11 @@ impl Outboxes {
         self.wake();
     }
 
+    /// Files that senders found to be damaged since the last call.
+    pub(super) fn take_suspects(&self) -> Vec<PathBuf> {
+        std::mem::take(&mut *self.suspects())
+    }
+
     /// Which files may be merged with which just now; those that wait only if they are more than `most_unmerged`.
     pub(super) fn classes(&self, most_unmerged: usize) -> Classes {
         let all = self.all();
@@ -419,6 +428,10 @@ impl Outboxes {
     /// Forgets what is too old to be in the store.
     pub(super) fn prune(&self, now: &Now, age_ns: u64) {
         self.all().iter_mut().for_each(|outbox| outbox.position.prune(now, age_ns));
+    }
+
+    fn suspects(&self) -> MutexGuard<'_, Vec<PathBuf>> {
+        self.0.suspects.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn all(&self) -> MutexGuard<'_, Vec<Outbox>> {
@@ -478,6 +491,14 @@ impl Outboxes {
     /// Says what came of a file.
     pub fn finish(&self, name: &str, now_ns: u64, file_to_send: &OutboxFile, fate: SendOutcome) {
         find(&mut self.all(), name).into_iter().for_each(|outbox| outbox.finish(now_ns, file_to_send, fate));
+    }
+
+    /// A file is damaged: the store's owner checks it, and sets it aside.
+    pub fn suspect(&self, path: &Path) {
+        let mut suspects = self.suspects();
+        if suspects.len() < MOST_SUSPECTS {
+            suspects.push(path.to_owned());
+        }
     }
 
     /// What is left of a file, if some parts of it were acknowledged.

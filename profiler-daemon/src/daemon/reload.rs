@@ -9,8 +9,9 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 
-use anyhow::{Result, anyhow};
+use anyhow::{Error, Result, anyhow};
 use config::DaemonSettings;
+use profile_files::store::StoreError;
 use tokio::sync::mpsc;
 
 use super::window_writer::WindowWriter;
@@ -88,15 +89,34 @@ struct Reloading {
     again: Option<Vec<ReplySender<Result<String, CommandRefused>>>>,
 }
 
-fn prepare(file: Option<&Path>, folder: &Path, symbols: &Symbols) -> Result<PreparedSettings> {
+/// Prepares the settings of `file`, where `folder` is the store's and the windows of `leaving` are still being stored.
+fn prepare(
+    file: Option<&Path>,
+    folder: &Path,
+    leaving: &[PathBuf],
+    symbols: &Symbols,
+) -> Result<PreparedSettings> {
     let settings = read(file)?;
     let interface = api::prepare(&settings)?;
     let exports = exports::prepare(&settings)?;
     let fleet = fleet::PrometheusClient::new(&settings.fleet)?;
-    let writer =
-        if settings.store.folder == *folder { None } else { Some(start_writer(&settings, symbols)?) };
+    let writer = match settings.store.folder == *folder {
+        true => None,
+        false => Some(start_writer(&settings, symbols).map_err(|error| unless_left(error, leaving))?),
+    };
     let looked_up = LookedUp::of_all(&settings.targets);
     Ok(PreparedSettings { settings, looked_up, interface, exports, fleet, writer })
+}
+
+/// The error of a store's folder, which may still be ours.
+fn unless_left(error: StoreError, leaving: &[PathBuf]) -> Error {
+    match error {
+        StoreError::Busy(folder) if leaving.contains(&folder) => anyhow!(
+            "{}: its last windows are still being stored there; reload again in a moment",
+            folder.display()
+        ),
+        error => error.into(),
+    }
 }
 
 /// Reads the settings, all problems in one error.
@@ -128,9 +148,12 @@ impl Daemon {
         self.reloads.reading = Some(Reloading { replies: reply.into_iter().collect(), again: None });
         let (file, prepared) = (self.reloads.file.clone(), self.reloads.prepared.clone());
         let folder = self.settings.store.folder.clone();
+        let leaving = self.profiles.leaving.iter().map(|left| left.writer.folder().to_owned());
+        let leaving: Vec<PathBuf> = leaving.collect();
         let symbols = self.setup.symbols.clone();
         let begun = std::thread::Builder::new().name("settings".to_owned()).spawn(move || {
-            let settings = catch_unwind(AssertUnwindSafe(|| prepare(file.as_deref(), &folder, &symbols)));
+            let prepare = || prepare(file.as_deref(), &folder, &leaving, &symbols);
+            let settings = catch_unwind(AssertUnwindSafe(prepare));
             let settings = settings
                 .unwrap_or_else(|_| Err(anyhow!("internal error while the settings were read; see the log")));
             let _ = prepared.blocking_send(settings); // the receiver is gone at shutdown
@@ -220,5 +243,23 @@ impl Daemon {
                 self.profiles.writer.rebound(bounds, queue, debuginfod_settings(&self.settings));
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_folder_that_is_being_left_can_be_named_again_in_a_moment() {
+        let folder = tempfile::tempdir().unwrap();
+        let (file, present) = (folder.path().join("sweetspot.toml"), folder.path().join("present"));
+        let left = folder.path().join("left");
+        std::fs::write(&file, format!("[store]\nfolder = {left:?}\n")).unwrap();
+        let symbols = Symbols::new(1 << 20);
+        let _leaving = start_writer(&read(Some(&file)).unwrap(), &symbols).unwrap();
+        let text = format!("{:#}", prepare(Some(&file), &present, &[left], &symbols).err().unwrap());
+        assert!(text.contains("its last windows are still being stored there"), "{text}");
+        assert!(text.contains("reload again in a moment") && !text.contains("another sweetspot"), "{text}");
     }
 }

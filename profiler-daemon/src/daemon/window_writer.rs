@@ -126,7 +126,9 @@ struct WriterState {
     handed: VecDeque<QueuedWindow>,
     /// Windows that could not be written before they are named.
     unspooled: u64,
-    /// What that took (ns of CPU time).
+    /// Why the last of them could not.
+    unspooled_cause: String,
+    /// What spooling took (ns of CPU time).
     spooling_ns: u64,
     /// Windows that did not fit into the queue since the last one was stored.
     dropped: u64,
@@ -174,6 +176,8 @@ impl WriterShared {
 /// The threads that spool, name and keep.
 pub(crate) struct WindowWriter {
     jobs: Option<SyncSender<QueueItem<PendingWindow>>>,
+    /// The store's.
+    folder: PathBuf,
     spool: Spool,
     outboxes: Outboxes,
     shared: WriterShared,
@@ -216,9 +220,13 @@ impl WriterState {
         }
     }
 
-    /// Notes whether the oldest window with unknown state is in the spool.
-    fn note_spooled(&mut self, is_spooled: bool) {
-        self.unspooled += u64::from(!is_spooled);
+    /// Notes whether the oldest window with unknown state is in the spool, or why not.
+    fn note_spooled(&mut self, outcome: Result<(), String>) {
+        let is_spooled = outcome.is_ok();
+        if let Err(cause) = outcome {
+            self.unspooled += 1;
+            self.unspooled_cause = cause;
+        }
         if let Some(handed) = self.handed.iter_mut().find(|handed| handed.is_spooled.is_none()) {
             handed.is_spooled = Some(is_spooled);
         }
@@ -229,7 +237,8 @@ impl WriterState {
         let count = self.handed.iter().filter(|handed| handed.is_spooled == Some(false)).count();
         let windows = if count == 1 { "1 window waits".to_owned() } else { format!("{count} windows wait") };
         (count > 0).then(|| {
-            format!("{windows} for names in memory only, because the disk is full or fails; a crash loses what waits there")
+            let cause = &self.unspooled_cause;
+            format!("{windows} for names in memory only ({cause}); a crash loses what waits there")
         })
     }
 
@@ -320,7 +329,8 @@ impl WindowWriter {
         // The spooler ends with the loop, and the keeper with the spooler.
         named("spooler").spawn(move || spooler.run(&to_spool, &to_name)).map_err(unwritable)?;
         let thread = Some(named("keeper").spawn(move || work.run(&queue)).map_err(unwritable)?);
-        Ok(Self { jobs: Some(jobs), spool, outboxes, shared, most_bytes, budget, thread })
+        let folder = folder.to_owned();
+        Ok(Self { jobs: Some(jobs), folder, spool, outboxes, shared, most_bytes, budget, thread })
     }
 
     /// Has its budget pace the process that reads symbols, from now on.
@@ -415,6 +425,11 @@ impl WindowWriter {
     pub(crate) fn export(&self, exports: Vec<Export>) {
         self.shared.state().exports = Some(exports);
         self.send(QueueItem::Look); // if the queue is full, the thread checks after its next window
+    }
+
+    /// The store's folder.
+    pub(crate) fn folder(&self) -> &Path {
+        &self.folder
     }
 
     /// The windows that wait to be sent, by export.

@@ -1,5 +1,6 @@
 //! One request to a backend by HTTP, bounded in time and in the size of its answer.
 
+use std::cell::Cell;
 use std::fmt;
 use std::io::Read;
 use std::time::Duration;
@@ -23,6 +24,9 @@ pub(super) const LONGEST_ANSWER: u64 = 64 << 10;
 
 /// Of a longer body, a backend may say that it takes none before it is sent. Of a shorter one it has all by then.
 const LONG_BODY: usize = 64 << 10;
+
+/// The answer of a backend, or of a proxy, that knows nothing of that: the request is to be repeated without (RFC 9110, 10.1.1).
+const EXPECTATION_FAILED: u16 = 417;
 
 /// How a backend is reached.
 pub(crate) struct PushAccess {
@@ -50,6 +54,8 @@ pub(super) struct HttpClient {
     headers: Vec<(HeaderName, HeaderValue)>,
     timeout: Duration,
     agent: Agent,
+    /// Whether long bodies wait until the backend says that it takes them.
+    expects: Cell<bool>,
 }
 
 impl fmt::Debug for PushAccess {
@@ -84,7 +90,7 @@ impl HttpClient {
     pub(super) fn new(receiver: &Receiver, access: &PushAccess) -> Self {
         let agent = agent(access.timeout, access.authorities.as_deref());
         let headers = access.headers.clone();
-        Self { receiver: receiver.clone(), headers, timeout: access.timeout, agent }
+        Self { receiver: receiver.clone(), headers, timeout: access.timeout, agent, expects: Cell::new(true) }
     }
 
     /// Sends it and reads the whole answer, whatever it says.
@@ -93,6 +99,16 @@ impl HttpClient {
     ///
     /// If there is none.
     pub(super) fn post(&self, post: &Post) -> Result<PushAnswer, PushError> {
+        let expects = self.expects.get() && post.body.len() > LONG_BODY;
+        let answer = self.attempt(post, expects)?;
+        if expects && answer.status == EXPECTATION_FAILED {
+            self.expects.set(false);
+            return self.attempt(post, false);
+        }
+        Ok(answer)
+    }
+
+    fn attempt(&self, post: &Post, expects: bool) -> Result<PushAnswer, PushError> {
         let url = match &post.query {
             Some(query) => format!("{}?{query}", self.receiver.url),
             None => self.receiver.url.clone(),
@@ -101,7 +117,7 @@ impl HttpClient {
         if post.is_compressed {
             request = request.header(CONTENT_ENCODING, "gzip");
         }
-        if post.body.len() > LONG_BODY {
+        if expects {
             request = request.header(EXPECT, "100-continue");
         }
         for (name, value) in &self.headers {

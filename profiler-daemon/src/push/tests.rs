@@ -163,6 +163,44 @@ fn a_body_that_is_too_long_is_refused_before_it_is_sent() {
     assert!(head.iter().any(|line| line.eq_ignore_ascii_case("expect: 100-continue")), "{head:?}");
 }
 
+/// A proxy may know nothing of `Expect` (RFC 9110, 10.1.1).
+#[test]
+fn a_backend_that_refuses_to_be_asked_beforehand_gets_the_body_at_once() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    let refusals = Arc::new(AtomicUsize::new(0));
+    let refused = Arc::clone(&refusals);
+    thread::spawn(move || {
+        for mut stream in listener.incoming().flatten() {
+            let mut request = BufReader::new(stream.try_clone().unwrap());
+            let lines = request.by_ref().lines().map_while(Result::ok).map(|line| line.to_lowercase());
+            let head: Vec<String> = lines.take_while(|line| !line.is_empty()).collect();
+            let value = |name: &str| head.iter().find_map(|line| line.strip_prefix(name));
+            let status = if value("expect:").is_some() {
+                refused.fetch_add(1, Ordering::Relaxed);
+                "417 Expectation Failed"
+            } else {
+                let length = value("content-length:").unwrap().trim().parse().unwrap();
+                std::io::copy(&mut request.by_ref().take(length), &mut std::io::sink()).unwrap();
+                "200 OK"
+            };
+            write!(stream, "HTTP/1.1 {status}\r\nconnection: close\r\ncontent-length: 0\r\n\r\n").unwrap();
+            // A client that was kept from reading this for a second sends its body all the same.
+            let _ = stream.set_read_timeout(Some(Duration::from_secs(20)));
+            let _ = std::io::copy(&mut request, &mut std::io::sink());
+        }
+    });
+    let profile = testing::profile();
+    let identity = PushNaming::default().identity(&profile, None);
+    let source = PushSource { profile, pprof: vec![0; 1 << 20], stamp: None };
+    let access = PushAccess { headers: Vec::new(), authorities: None, timeout: Duration::from_secs(60) };
+    let mut client = PushClient::new(&Receiver::new(&url, None).unwrap(), &access).unwrap();
+    for _ in 0..2 {
+        assert_eq!(client.request(&source, &identity, true).unwrap(), 1 << 20);
+    }
+    assert_eq!(refusals.load(Ordering::Relaxed), 1, "it is asked once");
+}
+
 /// Answers by the length of a body, and by how many it took before; the bodies that it took.
 fn choosy(status: fn(usize, usize) -> &'static str) -> (String, Arc<Mutex<Vec<Vec<u8>>>>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();

@@ -148,7 +148,7 @@ const EXPORT_FIGURES: &[MetricFigure<ExportStatus>] = &[
     counter("export_windows_left_out", "Windows that the export's relabelling rules drop.", |e| {
         Some(e.left_out as f64)
     }),
-    counter("export_windows_dropped", "Windows that the store removed before they were sent.", |e| {
+    counter("export_windows_dropped", "Windows that were removed or damaged before they were sent.", |e| {
         Some(e.dropped as f64)
     }),
     counter(

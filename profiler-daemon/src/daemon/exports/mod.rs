@@ -198,7 +198,7 @@ impl Exports {
                 tracing::warn!(
                     export = name,
                     windows,
-                    "export {name}: {windows} windows were dropped: the store removed them before they were \
+                    "export {name}: {windows} windows were dropped: they were removed or damaged before they were \
                      sent"
                 );
                 running.told = dropped;
@@ -225,7 +225,8 @@ impl Exports {
 pub(super) fn degraded(exports: &[ExportStatus]) -> impl Iterator<Item = String> {
     let line = |export: &ExportStatus| {
         let ExportStatus { name, pending, lag_s, problem, .. } = export;
-        let why = problem.as_deref().unwrap_or("it is slower than windows are stored");
+        let unknown = "it is slower than windows are stored, or some cannot be read; see the log";
+        let why = problem.as_deref().unwrap_or(unknown);
         (*lag_s >= FAR_BEHIND_S).then(|| {
             format!("export {name} is {:.0} min behind, {pending} windows wait: {why}", lag_s / 60.0)
         })

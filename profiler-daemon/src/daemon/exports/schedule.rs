@@ -1,9 +1,10 @@
 //! When an export tries next, and what is logged. Time and chance come in as arguments.
 
 use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use profile_files::store::{ANOTHER_TURN_NS, OutboxFile, SendFault, SendOutcome};
+use profile_files::store::{ANOTHER_TURN_NS, Damage, OutboxFile, SendFault, SendOutcome};
 
 use crate::daemon::journal::OncePerMinute;
 
@@ -23,16 +24,20 @@ const LONGEST_PACED_NS: u64 = 60 * SECOND_NS;
 const MOST_BLAMED: u32 = 5;
 /// Most different reasons for refusals that are logged.
 const MOST_REASONS: usize = 32;
+/// Most files that are logged because they are damaged or cannot be read.
+const MOST_UNREADABLE: usize = 32;
 
 /// Why a window was not acknowledged.
 #[derive(Debug)]
 pub(super) enum Unsent {
-    /// Its file is gone or damaged.
-    Lost,
+    /// Its file is gone, or damaged.
+    Lost(Option<Damage>),
     /// The export's rules drop it.
     LeftOut,
     /// The backend refuses it.
     Refused(String),
+    /// The disk does not give its file, or not now.
+    Unreadable(String),
     /// The backend takes no window at present.
     Failed {
         text: String,
@@ -60,7 +65,7 @@ impl ExportSchedule {
         self.next_ns.max(self.paced_ns)
     }
 
-    /// Whether the last attempt reached a backend that works.
+    /// Whether the last attempt had a file that can be read, and reached a backend that works.
     pub(super) fn is_well(&self) -> bool {
         self.failures == 0
     }
@@ -74,11 +79,17 @@ impl ExportSchedule {
         chance: f64,
     ) -> SendOutcome {
         match unsent {
-            Unsent::Lost => SendOutcome::Lost,
+            Unsent::Lost(_) => SendOutcome::Lost,
             Unsent::LeftOut => SendOutcome::LeftOut,
             Unsent::Refused(_) => {
                 self.refused(now_ns);
                 SendOutcome::Refused
+            }
+            Unsent::Unreadable(_) => {
+                // The backend has not failed: its pauses grow no longer.
+                self.failures = self.failures.saturating_sub(1);
+                self.failed(now_ns, None, chance);
+                SendOutcome::Kept(SendFault::Possible)
             }
             Unsent::Failed { after, most_fault, .. } => {
                 let is_new = file_to_send.failed_ns == 0
@@ -146,6 +157,7 @@ pub(super) struct Talk {
     failing_is_told: bool,
     unrecorded: OncePerMinute,
     reasons: BTreeSet<String>,
+    unreadable: BTreeSet<PathBuf>,
 }
 
 impl Talk {
@@ -165,6 +177,11 @@ impl Talk {
     pub(super) fn refused(&mut self, reason: &str) -> bool {
         let words: String = reason.chars().filter(|c| !c.is_ascii_digit()).collect();
         self.reasons.len() < MOST_REASONS && self.reasons.insert(words)
+    }
+
+    /// Whether to say that a file is damaged or cannot be read: each is said once.
+    pub(super) fn unreadable(&mut self, path: &Path) -> bool {
+        self.unreadable.len() < MOST_UNREADABLE && self.unreadable.insert(path.to_owned())
     }
 
     /// Whether to say that the cursor cannot be written.

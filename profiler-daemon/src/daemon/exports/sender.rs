@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use profile_files::store::{
-    Cursor, NotRead, OutboxFile, Outboxes, PartsLeft, SendFault, SendOutcome, read_file,
+    Cursor, Damage, NotRead, OutboxFile, Outboxes, PartsLeft, SendFault, SendOutcome, read_file,
 };
 
 use super::plan::{ExportPlan, in_settings};
@@ -116,6 +116,8 @@ pub(super) struct Sender {
     /// Created anew after a failure: its certificate or token files may have changed.
     client: Option<PushClient>,
     cursor: Cursor,
+    /// Whether the cursor lacks something that was acknowledged, since the disk did not take it.
+    is_behind: bool,
     schedule: ExportSchedule,
     talk: Talk,
 }
@@ -130,6 +132,7 @@ impl Sender {
             orders,
             client: None,
             cursor,
+            is_behind: false,
             schedule: ExportSchedule::default(),
             talk: Talk::default(),
         }
@@ -147,9 +150,14 @@ impl Sender {
                 self.deliver(&file_to_send);
             }
         }
+        self.catch_up();
     }
 
     fn obey(&mut self, orders: Arc<SenderOrders>) {
+        if orders.folder != self.orders.folder {
+            self.catch_up();
+            self.is_behind = false; // the other folder has a cursor of its own
+        }
         self.orders = orders;
         self.client = None;
         self.cursor = Cursor::of(&self.orders.folder, &self.name);
@@ -192,8 +200,9 @@ impl Sender {
     fn send(&mut self, file_to_send: &OutboxFile) -> Result<usize, Unsent> {
         let (pprof, stamp, profile) =
             read_file(&self.orders.folder, &file_to_send.path).map_err(|error| match error {
-                NotRead::Gone | NotRead::Damaged(_) => Unsent::Lost,
-                NotRead::Refused(cause) => Unsent::beside(format!(
+                NotRead::Gone => Unsent::Lost(None),
+                NotRead::Damaged(damage) => Unsent::Lost(Some(damage)),
+                NotRead::Refused(cause) => Unsent::Unreadable(format!(
                     "{} cannot be read ({cause}); look at the disk",
                     file_to_send.path.display()
                 )),
@@ -219,9 +228,8 @@ impl Sender {
         let outboxes = self.orders.outboxes.clone();
         let _recording = outboxes.recording();
         outboxes.leave(&self.name, path, left.clone());
-        if let Err(cause) = self.cursor.leave(path, left) {
-            self.tell_unrecorded(&cause);
-        }
+        self.is_behind |= self.cursor.leave(path, left).is_err();
+        self.rewrite_cursor(None);
     }
 
     fn took(&mut self, bytes: usize) -> SendOutcome {
@@ -234,8 +242,10 @@ impl Sender {
         let now_ns = clock::monotonic_ns();
         let fate = self.schedule.judge(now_ns, file_to_send, unsent, fastrand::f64());
         match unsent {
-            Unsent::Lost | Unsent::LeftOut => {}
+            Unsent::Lost(None) | Unsent::LeftOut => {}
+            Unsent::Lost(Some(damage)) => self.drop_damaged(file_to_send, damage),
             Unsent::Refused(reason) => self.tell_refused(file_to_send, reason),
+            Unsent::Unreadable(text) => self.tell_unreadable(file_to_send, text),
             Unsent::Failed { text, .. } if fate == SendOutcome::Refused => {
                 self.tell_refused(
                     file_to_send,
@@ -247,10 +257,34 @@ impl Sender {
         fate
     }
 
+    /// Has the store's owner set a file aside.
+    fn drop_damaged(&mut self, file_to_send: &OutboxFile, damage: &Damage) {
+        if self.talk.unreadable(&file_to_send.path) {
+            let (name, path) = (&self.name, file_to_send.path.display());
+            tracing::warn!(
+                export = name,
+                "export {name}: {path} is damaged ({damage}) and cannot be sent; look at the disk"
+            );
+        }
+        self.orders.outboxes.suspect(&file_to_send.path);
+    }
+
     fn tell_failed(&mut self, now_ns: u64, text: &str) {
         if self.talk.failed(now_ns) {
             let name = &self.name;
             tracing::warn!(export = name, reason = text, "export {name}: windows wait in the store: {text}");
+        }
+        self.control.tell(Some(Trouble { text: text.to_owned(), next_ns: self.schedule.due_ns() }));
+    }
+
+    fn tell_unreadable(&mut self, file_to_send: &OutboxFile, text: &str) {
+        if self.talk.unreadable(&file_to_send.path) {
+            let name = &self.name;
+            tracing::warn!(
+                export = name,
+                reason = text,
+                "export {name}: a window waits in the store: {text}"
+            );
         }
         self.control.tell(Some(Trouble { text: text.to_owned(), next_ns: self.schedule.due_ns() }));
     }
@@ -278,19 +312,29 @@ impl Sender {
 
     /// Has the disk know what is settled, before anything else is done with it.
     fn record(&mut self, file_to_send: &OutboxFile) {
-        let orders = Arc::clone(&self.orders);
-        let position = || orders.outboxes.position(&self.name);
-        let added = self.cursor.add(file_to_send);
-        // The whole cursor is rewritten when it is long, or could not be appended to.
-        let written = match (&added, self.cursor.is_long()) {
-            (Ok(()), false) => return,
-            _ => position().map(|mut position| {
-                position.settle(&file_to_send.target, &file_to_send.time_ranges);
-                self.cursor.write(&position)
-            }),
-        };
-        if let Some(Err(cause)) = written {
-            self.tell_unrecorded(&cause);
+        self.is_behind |= self.cursor.add(file_to_send).is_err();
+        self.rewrite_cursor(Some(file_to_send));
+    }
+
+    /// Has the cursor say all that was acknowledged, before this sender ends or leaves its folder.
+    fn catch_up(&mut self) {
+        let outboxes = self.orders.outboxes.clone();
+        let _recording = outboxes.recording();
+        self.rewrite_cursor(None);
+    }
+
+    /// Writes the whole cursor anew where it is long, or lacks what could not be added; with `settled`, which the position does
+    /// not have yet.
+    fn rewrite_cursor(&mut self, settled: Option<&OutboxFile>) {
+        if !self.is_behind && !self.cursor.is_long() {
+            return;
+        }
+        let Some(mut position) = self.orders.outboxes.position(&self.name) else { return };
+        settled.iter().for_each(|file| position.settle(&file.target, &file.time_ranges));
+        match self.cursor.write(&position) {
+            Ok(()) => self.is_behind = false,
+            Err(cause) if self.is_behind => self.tell_unrecorded(&cause),
+            Err(_) => {} // its lines are all there
         }
     }
 
@@ -299,7 +343,7 @@ impl Sender {
             let name = &self.name;
             tracing::warn!(
                 export = name,
-                "export {name}: its cursor cannot be written ({cause}): what is sent meanwhile is sent again after a crash"
+                "export {name}: its cursor cannot be written ({cause}): what is sent meanwhile is sent again after a restart, unless it can be written before"
             );
         }
     }
@@ -310,3 +354,6 @@ impl Sender {
         tracing::info!(export = name, to, "export {name}: windows go to {to}");
     }
 }
+
+#[cfg(test)]
+mod tests;

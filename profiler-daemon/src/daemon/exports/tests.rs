@@ -25,31 +25,39 @@ fn failed(after: Option<u64>, most_fault: SendFault) -> Result<(), Unsent> {
     Err(Unsent::Failed { text: "no".to_owned(), after, most_fault })
 }
 
-fn now(second: u64) -> Now {
+pub(super) fn now(second: u64) -> Now {
     let monotonic_ns = second * SECOND;
     Now { unix_ns: BOOTED + monotonic_ns, boot: "boot".to_owned(), monotonic_ns }
 }
 
-struct Simulated {
-    folder: TempDir,
-    store: Store,
+/// Keeps everything.
+pub(super) fn terms() -> StoreTerms {
+    let ever = u64::MAX;
+    StoreTerms { age_ns: ever, bytes: 1 << 30, hourly_after_ns: ever, daily_after_ns: ever }
+}
+
+/// The export `a`, which gets every target.
+pub(super) fn exports() -> [Export; 1] {
+    [Export { name: "a".to_owned(), targets: Vec::new() }]
+}
+
+pub(super) struct Simulated {
+    pub(super) folder: TempDir,
+    pub(super) store: Store,
     schedule: ExportSchedule,
     /// What was sent, and when (s).
     attempts: Vec<(u64, PathBuf, bool)>,
 }
 
 impl Simulated {
-    fn new() -> Self {
+    pub(super) fn new() -> Self {
         let folder = TempDir::new().unwrap();
-        let ever = u64::MAX;
-        let settings =
-            StoreTerms { age_ns: ever, bytes: 1 << 30, hourly_after_ns: ever, daily_after_ns: ever };
-        let mut store = Store::open(folder.path(), settings, RealDisk).unwrap();
-        store.export(&now(0), &[Export { name: "a".to_owned(), targets: Vec::new() }]);
+        let mut store = Store::open(folder.path(), terms(), RealDisk).unwrap();
+        store.export(&now(0), &exports());
         Self { folder, store, schedule: ExportSchedule::default(), attempts: Vec::new() }
     }
 
-    fn write(&mut self, target: &str, second: u64) {
+    pub(super) fn write(&mut self, target: &str, second: u64) {
         let (from_ns, to_ns) = ((second - 60) * SECOND, second * SECOND);
         let mut profile = testing::profile();
         let begin_unix_ns = BOOTED + from_ns;
@@ -156,6 +164,18 @@ fn what_is_refused_is_skipped() {
     });
     assert_eq!((tally.pushed, tally.refused, tally.pending), (60, 60, 0));
     assert_eq!(simulated.attempts.len(), 120, "each once");
+}
+
+/// The disk gives no window of one target.
+#[test]
+fn what_cannot_be_read_waits_and_keeps_no_other_waiting() {
+    let mut simulated = Simulated::new();
+    let tally = simulated.run(60, &["bad", "web"], |_, target| match target {
+        "bad" => Err(Unsent::Unreadable("no".to_owned())),
+        _ => Ok(()),
+    });
+    assert_eq!((tally.refused, tally.dropped), (0, 0));
+    assert!(tally.pushed >= 59, "{tally:?}");
 }
 
 /// Rules leave out the windows of one target, while a backend is down for the other.

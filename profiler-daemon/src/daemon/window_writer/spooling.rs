@@ -102,19 +102,23 @@ impl Spooler {
         // A panic is counted when the window is named: it will happen there again.
         let written =
             catch_unwind(AssertUnwindSafe(|| self.spool.write(window.clone(), &cut.unnamed(scale, &run))));
-        let spooled = written.ok().and_then(|written| {
-            let cause = written.as_ref().err().map_or_else(String::new, ToString::to_string);
-            let event = self.log.observe(clock::monotonic_ns(), written.is_ok());
-            event.into_iter().for_each(|event| write(&event, &window.target, &cause));
-            written.ok()
-        });
+        let written = match written {
+            Ok(written) => {
+                let written = written.map_err(|cause| cause.to_string());
+                let cause = written.as_ref().err().map_or("", String::as_str);
+                let event = self.log.observe(clock::monotonic_ns(), written.is_ok());
+                event.into_iter().for_each(|event| write(&event, &window.target, cause));
+                written
+            }
+            Err(_) => Err("internal error; see sweetspot's log".to_owned()),
+        };
         let mut state = self.shared.state();
-        state.note_spooled(spooled.is_some());
+        state.note_spooled(written.as_ref().map(drop).map_err(String::clone));
         let spent_ns = clock::thread_cpu_ns().saturating_sub(state.spooling_ns);
         state.spooling_ns += spent_ns;
         drop(state);
         self.budget.spend_beside(spent_ns);
-        UnnamedWindow { window, cut, scale, run, bytes, spooled }
+        UnnamedWindow { window, cut, scale, run, bytes, spooled: written.ok() }
     }
 }
 

@@ -181,6 +181,20 @@ fn an_end_counts_as_lost_what_is_nowhere() {
     assert_eq!(end_of(writer.finish(now, now)), (2, 0));
 }
 
+#[test]
+fn a_window_that_limits_queue_keeps_off_the_disk_does_not_blame_the_disk() {
+    let folder = TempDir::new().unwrap();
+    let writer = writer(&folder, 6 << 10); // a file takes a block of 4 KiB
+    starve(&writer);
+    writer.keep(pending("web", 0, true));
+    writer.keep(pending("web", SECOND, true));
+    wait_until_spooled(&writer);
+    let status = writer.status();
+    assert_eq!((status.unspooled, status.unnamed_files), (1, 1));
+    let is_right = |note: &String| note.contains("limits.queue") && !note.contains("disk is full");
+    assert!(status.notes.iter().any(is_right), "{status:?}");
+}
+
 /// Names what was left in a folder; what was counted.
 fn recovered(folder: &TempDir) -> store::Counters {
     let writer = loop {
