@@ -140,8 +140,14 @@ impl JitStore {
         }
     }
 
-    /// A process has ended, or will be another program. Frames are those of all stacks since the last cut.
-    pub(crate) fn ended(&mut self, process: ProcessIndex, frames: &[Frame], roots: &Roots, room: &NameRoom) {
+    /// A process has ended, or will be another program. `frames`: those of all stacks since the last cuts, of every target.
+    pub(crate) fn ended(
+        &mut self,
+        process: ProcessIndex,
+        frames: impl FnOnce() -> Vec<Frame>,
+        roots: &Roots,
+        room: &NameRoom,
+    ) {
         let Some(program) = self.programs.get_mut(&process) else { return };
         program.end(roots);
         let ended = self.programs.values().filter(|program| program.has_ended());
@@ -149,7 +155,7 @@ impl JitStore {
             (ended + 1, with_journal + usize::from(program.has_journal()))
         });
         if with_journal > MOST_ENDED_JOURNALS || ended > MOST_ENDED {
-            self.read_ended(frames, roots, room);
+            self.read_ended(&frames(), roots, room);
         }
     }
 

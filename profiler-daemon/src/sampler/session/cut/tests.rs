@@ -76,17 +76,22 @@ fn session(target: &Target, memory: u64) -> Session {
 fn sharing(target: &Target, symbols: &Symbols) -> Session {
     let mut session = Session::new(MethodChoice::fixed(Method::Fp), symbols);
     session.adopt(target.pid()).unwrap();
-    session.mapped(&Mapped {
-        pid: target.pid(),
-        start: GENERATED,
-        len: 1 << 24,
-        file_offset: 0,
-        file: FileId::default(),
-        path: "//anon".to_owned(),
-    });
+    map_generated(&mut session, target.pid());
     session.times.start_ns = clock::monotonic_ns();
     session.times.range_start_ns = session.times.start_ns;
     session
+}
+
+/// A process generates code.
+fn map_generated(session: &mut Session, pid: u32) {
+    let (file, path) = (FileId::default(), "//anon".to_owned());
+    session.mapped(&Mapped { pid, start: GENERATED, len: 1 << 24, file_offset: 0, file, path });
+}
+
+/// A process says what it generated.
+fn write_perf_map(target: &Target, name: &str) {
+    let path = format!("/tmp/perf-{}.map", target.pid());
+    std::fs::write(path, format!("{GENERATED:x} 100 {name}\n")).unwrap();
 }
 
 fn add(session: &mut Session, pid: u32, kernel: &[u64], user: &[u64], weight_ns: u64) {
@@ -212,8 +217,7 @@ fn several_cuts_of_a_live_session_are_one_run() {
 fn what_was_named_once_is_named_again_for_nothing() {
     let target = Target::idle();
     let mut session = session(&target, MEMORY);
-    let list = format!("/tmp/perf-{}.map", target.pid());
-    std::fs::write(&list, format!("{GENERATED:x} 100 made\n")).unwrap();
+    write_perf_map(&target, "made");
     let libc = target.libc();
     let sample = |session: &mut Session| {
         for &address in &libc[..200] {
@@ -280,7 +284,7 @@ fn a_cut_is_named_elsewhere_after_its_session_and_its_process() {
     let target = Target::idle();
     let pid = target.pid();
     let mut session = session(&target, MEMORY);
-    std::fs::write(format!("/tmp/perf-{pid}.map"), format!("{GENERATED:x} 100 made\n")).unwrap();
+    write_perf_map(&target, "made");
     let libc = target.libc();
     let sample = |session: &mut Session| {
         libc.iter().step_by(50).for_each(|&address| add(session, pid, &[], &[address, GENERATED], 7));
