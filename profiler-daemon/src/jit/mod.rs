@@ -102,7 +102,10 @@ impl JitStore {
 
     /// A process has its parent's code, until it executes another program.
     pub(crate) fn forked(&mut self, parent: ProcessIndex, child: ProcessIndex) {
-        let Some(inherited) = self.programs.get(&parent).map(JitProgram::fork) else { return };
+        let Some(inherited) = self.programs.get(&parent).map(JitProgram::fork) else {
+            self.programs.remove(&child); // of a process that had the entry before
+            return;
+        };
         if let Some(program) = self.program(child) {
             *program = inherited;
         }
