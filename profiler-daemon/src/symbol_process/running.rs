@@ -155,6 +155,12 @@ impl Running {
         let _ = passing::send(self.socket.as_fd(), &body, None, &mut wait); // the next request finds out
     }
 
+    /// The same, if there is room for it now; whether there was. After an error the process is of no use any more.
+    pub(super) fn notify_at_once(&self, request: SymbolRequest) -> io::Result<bool> {
+        let body = WireRequest { request: Some(request) }.encode_to_vec();
+        passing::send_at_once(self.socket.as_fd(), &body)
+    }
+
     /// Sends a request, with the file that it is about, and waits for the reply. Files that the process asks for meanwhile are given by
     /// `answer`.
     pub(super) fn request(
