@@ -576,7 +576,8 @@ mod tests {
             is_bounded(&reply(&packed.encode_to_vec()))
         };
         assert!(is_packed_bounded(MOST_ADDRESSES) && !is_packed_bounded(MOST_ADDRESSES + 1));
-        for strange in [&[7 << 3, 0][..], &[6 << 3 | 2, 9], &[6 << 3 | 2], &[6 << 3 | 5, 0, 0, 0, 0], &[0x80]] {
+        for strange in [&[7 << 3, 0][..], &[6 << 3 | 2, 9], &[6 << 3 | 2], &[6 << 3 | 5, 0, 0, 0, 0], &[0x80]]
+        {
             assert!(!is_bounded(strange), "{strange:?}");
         }
     }

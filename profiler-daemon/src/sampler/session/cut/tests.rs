@@ -1,6 +1,7 @@
 //! Sessions that are cut: of a real process, whose stacks are sampled or made up.
 
 use std::collections::BTreeMap;
+use std::fmt::Write as _;
 use std::io::Write;
 use std::process::{Child, Command};
 use std::time::{Duration, Instant};
@@ -374,4 +375,43 @@ fn a_thousand_cuts_of_code_that_changes_take_no_more_than_a_few() {
     assert!(kept.iter().all(|&kept| kept <= memory.cap() / 4), "{kept:?}");
     assert!(memory.peak() <= memory.cap() && counts(&session).given_up > 0, "{:?}", counts(&session));
     assert!(memory.held() <= memory.cap() / 2, "nothing but what is kept");
+}
+
+/// A prefork server's children end many at a time, on the thread that samples.
+#[test]
+fn of_the_perf_maps_of_many_programs_that_end_a_bounded_part_is_read_at_once() {
+    const CHILDREN: u32 = 70;
+    let target = Target::idle();
+    let mut session = session(&target, MEMORY);
+    let mut list: String = (0..100_000u64).map(|at| format!("{:x} 10 old code {at}\n", at * 16)).collect();
+    for child in 0..CHILDREN {
+        writeln!(&mut list, "{:x} 10 made for {child}", GENERATED + u64::from(child) * 16).unwrap();
+    }
+    assert!(list.len() > 2 << 20, "{}", list.len());
+    std::fs::write(format!("/tmp/perf-{}.map", target.pid()), &list).unwrap();
+    session.code.jit.sampled(
+        session.processes.get(target.pid()).unwrap().index,
+        target.pid(),
+        &session.code.objects.roots,
+    );
+    (0..200).for_each(|_| session.refresh_code()); // until the list was found
+    for child in 0..CHILDREN {
+        let pid = NOBODY + child;
+        let task = Task { pid, parent_pid: target.pid(), tid: pid, time_ns: 0 };
+        session.processes.forked(task);
+        session.code_inherited(task);
+        add(&mut session, pid, &[], &[GENERATED + u64::from(child) * 16], 1);
+    }
+    for pid in NOBODY..NOBODY + CHILDREN {
+        session.program_ended(pid);
+        session.processes.forget(pid);
+    }
+    let NameCounts { lists, list_bytes, .. } = counts(&session);
+    assert!(lists > 0 && list_bytes <= 8 << 20, "{list_bytes} bytes");
+    let profile = name(session.cut(clock::monotonic_ns()));
+    let named = profile.functions.iter().filter(|function| function.name.starts_with("made for ")).count();
+    assert!((2..CHILDREN as usize).contains(&named), "{named}");
+    let reasons: Vec<&str> =
+        profile.locations.iter().filter_map(|location| Some(&*location.unknown.as_ref()?.reason)).collect();
+    assert!(reasons.iter().any(|reason| reason.contains("too many programs")), "{reasons:?}");
 }
