@@ -207,6 +207,57 @@ unsafe fn value_of<'a>(entry: EnvironmentString, name: &str) -> &'a [u8] {
     }
 }
 
+/// Calls with an environment without what another thread has lent to a shell at the moment: the program that is started may not
+/// bear it.
+///
+/// # Safety
+///
+/// It is an environment, or null.
+pub(crate) unsafe fn without_lent<R>(
+    entries: *const EnvironmentString,
+    call: impl FnOnce(*const EnvironmentString) -> R,
+) -> R {
+    let first = FIRST.load(Acquire).cast_const();
+    if !first.is_null() && entries == first.wrapping_sub(2) {
+        return call(first);
+    }
+    if !IS_LENT.load(Acquire) {
+        return call(entries);
+    }
+    // SAFETY: the caller answers for it, and there are so many.
+    unsafe {
+        let number = count(entries);
+        if !(0..number).any(|at| is_ours(*entries.add(at))) {
+            return call(entries);
+        }
+        // A thread has added a variable meanwhile, which made a copy of them all.
+        match number + 1 {
+            0..=64 => others::<64, R>(entries, number, call),
+            65..=256 => others::<256, R>(entries, number, call),
+            257..=1024 => others::<1024, R>(entries, number, call),
+            _ => call(entries),
+        }
+    }
+}
+
+/// Calls with the entries that are not ours.
+///
+/// # Safety
+///
+/// There are so many entries, one less than `N` at most.
+#[inline(never)]
+unsafe fn others<const N: usize, R>(
+    entries: *const EnvironmentString,
+    number: usize,
+    call: impl FnOnce(*const EnvironmentString) -> R,
+) -> R {
+    let mut all = [ptr::null(); N];
+    // SAFETY: the caller answers for it.
+    let others = (0..number).map(|at| unsafe { *entries.add(at) }).filter(|entry| !is_ours(*entry));
+    all.iter_mut().zip(others).for_each(|(entry, other)| *entry = other);
+    call(all.as_ptr())
+}
+
 /// Calls with an environment that has ours as well, and `first` before the library; with the given one where there is no room, or
 /// where it names a profiler's memory already. On the stack: in the child of a `vfork` whatever is allocated stays in the parent.
 ///
@@ -311,9 +362,28 @@ pub(crate) fn lend() {
 /// Takes them out again.
 pub(crate) fn take_back() {
     let first = FIRST.load(Acquire);
-    if LENT.fetch_sub(1, Relaxed) != 1 || !IS_LENT.swap(false, AcqRel) {
-        return;
+    if LENT.fetch_sub(1, Relaxed) == 1 && IS_LENT.swap(false, AcqRel) {
+        take_out(first);
     }
+}
+
+/// In the child of a fork: no thread of it takes back what one of its parent's has lent.
+pub(crate) fn begin_child() {
+    let first = FIRST.load(Acquire);
+    // The parent's thread may have been between two of its steps.
+    let is_lent = LENT.swap(0, Relaxed) > 0 || IS_LENT.swap(false, Relaxed);
+    if !first.is_null() && (is_lent || current() == first.wrapping_sub(2).cast_const()) {
+        IS_LENT.store(false, Relaxed);
+        take_out(first);
+    }
+}
+
+fn is_ours(entry: EnvironmentString) -> bool {
+    entry == OUR_PLACE.entry() || entry == OUR_LIBRARY.entry()
+}
+
+/// Restores the environment that the program has without ours, which began at `first`.
+fn take_out(first: *mut EnvironmentString) {
     if current() == first.wrapping_sub(2).cast_const() {
         return replace(first);
     }
@@ -324,7 +394,7 @@ pub(crate) fn take_back() {
         let mut to = 0;
         for from in 0..count(entries) {
             let entry = *entries.add(from);
-            if entry == OUR_PLACE.entry() || entry == OUR_LIBRARY.entry() {
+            if is_ours(entry) {
                 continue;
             }
             // What comes before ours is left as it is: another thread may be writing there.

@@ -10,7 +10,7 @@
 //!
 //! Programs started without these functions (by system calls of the program's own, the C library's `wordexp`)
 //! are not sampled. What `system` and `popen` start is, as long as the program has not changed its
-//! environment.
+//! environment; not by `popen` of a C library before 2.29, whose child is one of `fork`.
 
 use core::ffi::{CStr, c_char, c_int, c_void};
 use core::sync::atomic::Ordering::Relaxed;
@@ -191,11 +191,13 @@ unsafe fn with_environment<R>(
     first: impl FnOnce() -> Option<Text>,
     call: impl FnOnce(*const EnvironmentString) -> R,
 ) -> R {
-    match gives_on().then(first).flatten() {
+    let with_ours = |entries| match gives_on().then(first).flatten() {
         // SAFETY: as the caller answers for.
         Some(first) => unsafe { environment::with_ours(entries, first.bytes(), call) },
         None => call(entries),
-    }
+    };
+    // SAFETY: as the caller answers for.
+    unsafe { environment::without_lent(entries, with_ours) }
 }
 
 /// See execve(2).

@@ -4,7 +4,7 @@
 
 use core::sync::atomic::Ordering::Relaxed;
 
-use crate::{control, memory, threads};
+use crate::{control, environment, memory, threads};
 
 /// Has the children of forks sampled from now on.
 pub(crate) fn follow() {
@@ -14,6 +14,7 @@ pub(crate) fn follow() {
 
 unsafe extern "C" fn in_child() {
     control::begin_child();
+    environment::begin_child();
     if control::is_injected() {
         return control::leave_child();
     }

@@ -20,7 +20,7 @@ use object::elf::{
 use object::read::elf::{Dyn, FileHeader, ProgramHeader, SectionHeader};
 use object::{CompressedData, CompressionFormat, Endianness, ReadRef};
 
-use self::bounded::{Allowance, Bounded};
+pub use self::bounded::{Allowance, Bounded};
 use crate::machine::Machine;
 
 pub use build_id::BuildId;

@@ -2,11 +2,14 @@
  *
  *   starts burn             uses CPU time for .3 s, prints its environment and ends with status 7
  *   starts WAY PROGRAM      has PROGRAM burn, and ends with its status
+ *
+ * "beside" and so on: while another thread waits for a shell.
  */
 #define _GNU_SOURCE
 #include "clock.h"
 
 #include <fcntl.h>
+#include <pthread.h>
 #include <spawn.h>
 #include <string.h>
 #include <sys/wait.h>
@@ -75,6 +78,36 @@ static int by_shell(const char *way, const char *program)
     return status_of(pclose(pipe));
 }
 
+static void *run_shell(void *unused)
+{
+    if (system("sleep 1") != 0)
+        die("system");
+    return unused;
+}
+
+static pid_t start_beside_shell(const char *way, char *program)
+{
+    char *const words[] = {program, "burn", NULL};
+    pthread_t shell;
+    pid_t child = 0;
+    if (pthread_create(&shell, NULL, run_shell, NULL) != 0)
+        die("pthread_create");
+    usleep(200000);
+    if (strcmp(way, "beside-fork") == 0) {
+        if ((child = fork()) == 0) {
+            usleep(1200000); /* until the shell has ended */
+            exit(burn());
+        }
+    } else {
+        if (strcmp(way, "beside-setenv") == 0)
+            setenv("ADDED_MEANWHILE", "1", 1);
+        if (posix_spawn(&child, program, NULL, NULL, words, environ) != 0)
+            die("posix_spawn");
+    }
+    pthread_join(shell, NULL);
+    return child;
+}
+
 int main(int argc, char **argv)
 {
     if (argc >= 2 && strcmp(argv[1], "burn") == 0)
@@ -88,7 +121,9 @@ int main(int argc, char **argv)
     if (strcmp(way, "system") == 0 || strcmp(way, "popen") == 0)
         return by_shell(way, program);
     pid_t child = 0;
-    if (strcmp(way, "spawn") == 0) {
+    if (strncmp(way, "beside", 6) == 0) {
+        child = start_beside_shell(way, program);
+    } else if (strcmp(way, "spawn") == 0) {
         if (posix_spawn(&child, program, NULL, NULL, words, environ) != 0)
             die("posix_spawn");
     } else if (strcmp(way, "spawnp") == 0) {

@@ -424,6 +424,21 @@ fn programs_that_mind_a_preloaded_library_run_as_they_would() -> Result<()> {
     Ok(())
 }
 
+/// The shell is sampled, and finds the library in the environment of the whole program.
+#[test]
+fn what_is_started_while_another_thread_waits_for_a_shell_finds_the_environment_as_it_would() -> Result<()> {
+    if let Some(why) = why_not("starts_static") {
+        eprintln!("skipped: {why}");
+        return Ok(());
+    }
+    let [starts, other] = [program("starts")?, program("starts_static")?];
+    let (starts, other) = (starts.to_string_lossy(), other.to_string_lossy());
+    for way in ["beside", "beside-setenv", "beside-fork"] {
+        burnt_as_without_us(&[&starts, way, &other], None)?;
+    }
+    Ok(())
+}
+
 #[test]
 fn a_library_that_is_preloaded_anyway_stays_before_ours_and_is_all_that_a_program_finds() -> Result<()> {
     let own = program("libplugin.so")?.to_string_lossy().into_owned();

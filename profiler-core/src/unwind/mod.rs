@@ -258,7 +258,8 @@ impl StackUnwinder {
             }
         };
         let (mut outcome, outermost) = unwound;
-        if !goes_on(outcome) && self.drop_what_is_no_code(process, frames, first) {
+        if outcome != Outcome::TooManyFrames && self.drop_what_is_no_code(process, frames, first) {
+            self.unread = None; // no frame is left that needs it
             outcome = self.without_caller(process, &frames[first..]);
         }
         if stack.is_empty() && !stack.is_full() && outcome.is_truncated() {
@@ -465,11 +466,6 @@ fn interrupted<R: MachineRegisters>(
     let has_usual_rule = matches!(known, KnownRule::Usual(_)) && R::HAS_RULES;
     let may_be = !has_usual_rule && at.is_return_address();
     may_be.then(|| registers.interrupted(space, word)).flatten()
-}
-
-/// Whether a stack continues beyond its outermost frame, as far as known.
-fn goes_on(outcome: Outcome) -> bool {
-    matches!(outcome, Outcome::CopyTooShort | Outcome::StackAbsent | Outcome::TooManyFrames)
 }
 
 /// A caller by its return address, unless that is zero.

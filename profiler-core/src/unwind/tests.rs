@@ -191,6 +191,18 @@ fn a_caller_behind_the_copy_is_cut_off_and_one_behind_the_stack_is_wild() {
 }
 
 #[test]
+fn a_wild_return_address_is_no_frame_where_the_copy_ends_behind_it() {
+    const DATA: u64 = 0x1234_5678;
+    for bp in [STACK + 24 + 0x100, STACK + 24, STACK + (1 << 40)] {
+        let found = unwind(&program(), LEAF, bp, &[BODY + 5, 0, DATA], Copied::More);
+        assert_eq!(found, (vec![LEAF, BODY + 4], Outcome::Broken), "{bp:#x}");
+    }
+    let by_all_registers = [7, 7, STACK + 0x120, DATA];
+    let found = unwind(&program(), REALIGNED, STACK, &by_all_registers, Copied::More);
+    assert_eq!(found, (vec![REALIGNED], Outcome::Broken));
+}
+
+#[test]
 fn a_word_that_the_copy_holds_only_half_of_is_cut_off() {
     let bytes = [1; 20]; // the frame pointer leads to the last four bytes
     let mut frames = Vec::new();

@@ -6,6 +6,7 @@ use std::path::Path;
 
 use object::read::elf::{ElfFile64, FileHeader, ProgramHeader};
 use object::{Endianness, Object, ObjectSymbol, ReadCache, ReadRef};
+use profiler_core::elf::{Allowance, Bounded};
 use profiler_core::record::Mapped;
 
 use super::error::GONE;
@@ -18,6 +19,8 @@ use crate::sys::maps::{Region, regions};
 const CALL: &[u8] = &[0x0f, 0x05, 0xc3];
 /// `mov $15, %rax; syscall`: where signal handlers return to.
 const RESTORE: &[u8] = &[0x48, 0xc7, 0xc0, 0x0f, 0, 0, 0, 0x0f, 0x05];
+/// What is read of a file's tables (bytes): far more than programs of hundreds of MiB have, and what one states is not believed.
+const MOST_READ: u64 = 256 << 20;
 /// Code of a library beyond this is not looked through (bytes).
 const MOST_CODE: u64 = 64 << 20;
 const DELETED: &str = " (deleted)";
@@ -152,14 +155,22 @@ impl ProcessCode {
         memory: &File,
     ) -> Module {
         let by_name = kind_by_name(name);
-        let Ok(elf) = ElfFile64::<Endianness, R>::parse(data) else { return Module::new(mapped, by_name) };
+        let allowance = Allowance::of(MOST_READ);
+        // What was not read may allocate.
+        let kind_unread = || match by_name {
+            MappedFileKind::Other if allowance.is_exceeded() => MappedFileKind::Allocator,
+            kind => kind,
+        };
+        let Ok(elf) = ElfFile64::<Endianness, _>::parse(Bounded::new(data, &allowance)) else {
+            return Module::new(mapped, kind_unread());
+        };
         let symbols = || elf.dynamic_symbols().filter(|symbol| symbol.is_definition());
         if by_name != MappedFileKind::CLibrary {
             let allocates = symbols().any(|symbol| symbol.name_bytes() == Ok(b"malloc"));
             let kind = match by_name {
                 MappedFileKind::Other if allocates && is_program => MappedFileKind::AllocatingProgram,
                 MappedFileKind::Other if allocates => MappedFileKind::Allocator,
-                kind => kind,
+                _ => kind_unread(),
             };
             return Module::new(mapped, kind);
         }
@@ -177,7 +188,7 @@ impl ProcessCode {
                 }
                 _ => {}
             }
-            module.functions.push((start, start + symbol.size(), name));
+            module.functions.push((start, start.saturating_add(symbol.size()), name));
         }
         module.functions.sort_unstable();
         let length = mapped.len.min(MOST_CODE) as usize;
@@ -247,7 +258,7 @@ fn bias<'a, R: ReadRef<'a>>(elf: &ElfFile64<'a, Endianness, R>, mapped: &Mapped)
         let (offset, size) = (segment.p_offset(endian), segment.p_filesz(endian));
         segment.p_type(endian) == object::elf::PT_LOAD
             && segment.p_flags(endian).contains(object::elf::PF_X)
-            && (offset & !0xfff..offset + size).contains(&mapped.file_offset)
+            && (offset & !0xfff..offset.saturating_add(size)).contains(&mapped.file_offset)
     })?;
     let stated =
         segment.p_vaddr(endian).wrapping_add(mapped.file_offset).wrapping_sub(segment.p_offset(endian));
@@ -270,6 +281,9 @@ fn errno_slot(memory: &File, function: u64) -> Option<u64> {
 
 #[cfg(test)]
 mod tests {
+    use std::cell::Cell;
+    use std::io::{self, Read, Seek, SeekFrom, Write};
+
     use super::*;
     use crate::sys::procfs;
 
@@ -293,6 +307,70 @@ mod tests {
         let (pid, memory) = (std::process::id(), File::open("/dev/null").unwrap());
         let read = ProcessCode::read(pid, &memory, &procfs::executable_maps(pid).unwrap());
         assert_eq!(read.err(), Some(GONE));
+    }
+
+    /// A file that counts what is read of it.
+    struct CountedFile<'a>(File, &'a Cell<u64>);
+
+    impl Read for CountedFile<'_> {
+        fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+            let read = self.0.read(into)?;
+            self.1.set(self.1.get() + read as u64);
+            Ok(read)
+        }
+    }
+
+    impl Seek for CountedFile<'_> {
+        fn seek(&mut self, to: SeekFrom) -> io::Result<u64> {
+            self.0.seek(to)
+        }
+    }
+
+    /// An ELF file, mostly a hole, with a table of dynamic symbols of this length.
+    fn with_symbols(bytes: u64) -> File {
+        let section = |kind: u32, offset: u64, size: u64, link: u32, entry: u64| {
+            let words = [0, 0, offset, size].map(u64::to_le_bytes).concat();
+            let ends = [[link.to_le_bytes(), 0_u32.to_le_bytes()].concat(), entry.to_le_bytes().to_vec()];
+            [&[0; 4], &kind.to_le_bytes()[..], &words, &ends[0], &[0; 8], &ends[1]].concat()
+        };
+        let mut elf = b"\x7fELF\x02\x01\x01".to_vec();
+        elf.resize(16, 0);
+        elf.extend([3_u16, 62].map(u16::to_le_bytes).concat());
+        elf.extend(1_u32.to_le_bytes());
+        elf.extend([0_u64, 0, 64].map(u64::to_le_bytes).concat());
+        elf.extend([0; 4]);
+        elf.extend([64_u16, 56, 0, 64, 3, 2].map(u16::to_le_bytes).concat());
+        elf.extend(section(0, 0, 0, 0, 0));
+        elf.extend(section(object::elf::SHT_DYNSYM.0, 4096, bytes, 2, 24));
+        elf.extend(section(object::elf::SHT_STRTAB.0, 4096 + bytes, 16, 0, 0));
+        let mut file = tempfile::tempfile().unwrap();
+        file.write_all(&elf).unwrap();
+        file.set_len(8192 + bytes).unwrap();
+        file
+    }
+
+    #[test]
+    fn of_tables_of_any_length_a_bounded_part_is_read_and_what_is_unread_may_allocate() {
+        let memory = File::open("/dev/null").unwrap();
+        let file = profiler_core::record::FileId { major: 0, minor: 0, inode: 0, generation: 0 };
+        let mapped = Mapped { pid: 1, start: 4096, len: 4096, file_offset: 0, file, path: String::new() };
+        let kind = |bytes: u64| {
+            let read = Cell::new(0);
+            let data = ReadCache::new(CountedFile(with_symbols(bytes), &read));
+            let mut code = ProcessCode {
+                modules: Vec::new(),
+                call: 0,
+                restore: 0,
+                load: 0,
+                errno_slot: None,
+                is_gone: false,
+            };
+            let module = code.enter(&mapped, "libx.so", &data, false, &memory);
+            assert!(read.get() <= MOST_READ, "{} bytes", read.get());
+            (module.kind, read.get() > bytes)
+        };
+        assert_eq!(kind(24 << 10), (MappedFileKind::Other, true));
+        assert_eq!(kind(1 << 30), (MappedFileKind::Allocator, false));
     }
 
     /// Our own C library has what is looked for, where it says it is.

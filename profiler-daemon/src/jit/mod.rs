@@ -11,6 +11,7 @@
 //! reads 1 MiB of journals; addresses wait until the rest was read. A code for which there is no room still
 //! hides what was at its place before.
 
+mod limits;
 mod perf_map;
 mod program;
 mod symbol_source;
@@ -23,6 +24,7 @@ use profiler_core::record::Mapped;
 use profiler_core::stack::Frame;
 use rustc_hash::{FxHashMap, FxHashSet};
 
+use self::limits::ReadLimits;
 use self::program::JitProgram;
 use self::symbol_source::JitSymbolSource;
 pub(crate) use self::symbol_source::JitSymbols;
@@ -37,11 +39,8 @@ const MOST_PROGRAMS: usize = 256;
 const MOST_ENDED: usize = 64;
 /// The same of those with a journal, which takes memory.
 const MOST_ENDED_JOURNALS: usize = 8;
-/// Of all journals, read at each look; of one whose names are asked for; and of one whose program has ended, where there are too
-/// many of these (bytes).
+/// Of all journals, read at each look (bytes).
 const READ_AT_ONCE: u64 = 1 << 20;
-const LONGEST_JOURNAL: u64 = 1 << 30;
-const MOST_OF_ENDED: u64 = 8 << 20;
 /// Looks for a perf map that is not there get rarer, up to so many readings apart.
 const LONGEST_PAUSE: u32 = 64;
 
@@ -102,7 +101,10 @@ impl JitStore {
 
     /// A process has its parent's code, until it executes another program.
     pub(crate) fn forked(&mut self, parent: ProcessIndex, child: ProcessIndex) {
-        let Some(inherited) = self.programs.get(&parent).map(JitProgram::fork) else { return };
+        let Some(inherited) = self.programs.get(&parent).map(JitProgram::fork) else {
+            self.programs.remove(&child); // of a process that had the entry before
+            return;
+        };
         if let Some(program) = self.program(child) {
             *program = inherited;
         }
@@ -140,8 +142,14 @@ impl JitStore {
         }
     }
 
-    /// A process has ended, or will be another program. Frames are those of all stacks since the last cut.
-    pub(crate) fn ended(&mut self, process: ProcessIndex, frames: &[Frame], roots: &Roots, room: &NameRoom) {
+    /// A process has ended, or will be another program. `frames`: those of all stacks since the last cuts, of every target.
+    pub(crate) fn ended(
+        &mut self,
+        process: ProcessIndex,
+        frames: impl FnOnce() -> Vec<Frame>,
+        roots: &Roots,
+        room: &NameRoom,
+    ) {
         let Some(program) = self.programs.get_mut(&process) else { return };
         program.end(roots);
         let ended = self.programs.values().filter(|program| program.has_ended());
@@ -149,20 +157,20 @@ impl JitStore {
             (ended + 1, with_journal + usize::from(program.has_journal()))
         });
         if with_journal > MOST_ENDED_JOURNALS || ended > MOST_ENDED {
-            self.read_ended(frames, roots, room);
+            self.read_ended(&frames(), roots, room);
         }
     }
 
     /// Names what the programs that have ended generated, and forgets them.
     fn read_ended(&mut self, frames: &[Frame], roots: &Roots, room: &NameRoom) {
-        let mut addresses = by_process(frames);
+        let (mut addresses, mut limits) = (by_process(frames), ReadLimits::of_sampling());
         let Self { programs, symbols, .. } = self;
         programs.retain(|process, program| {
             if program.has_ended() {
                 let asked = addresses.remove(process);
                 symbols.extend(asked.map(|asked| {
                     let source = program.symbol_source();
-                    (*process, source.symbols(&asked, roots, room, Naming::default(), MOST_OF_ENDED))
+                    (*process, source.symbols(&asked, roots, room, Naming::default(), &mut limits))
                 }));
             }
             !program.has_ended()
@@ -221,9 +229,10 @@ pub(crate) struct Generated {
 impl Generated {
     /// Reads the names of these frames, in the naming `now`.
     pub(crate) fn read(&mut self, frames: &[Frame], roots: &Roots, room: &NameRoom, now: Naming) {
+        let mut limits = ReadLimits::of_naming();
         for (process, addresses) in by_process(frames) {
             if let Some(source) = self.sources.remove(&process) {
-                self.symbols.insert(process, source.symbols(&addresses, roots, room, now, LONGEST_JOURNAL));
+                self.symbols.insert(process, source.symbols(&addresses, roots, room, now, &mut limits));
             }
         }
         self.sources.clear();

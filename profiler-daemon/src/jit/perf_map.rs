@@ -2,11 +2,12 @@
 
 use std::fs::File;
 use std::os::unix::fs::{FileExt, MetadataExt};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use profiler_core::profile::Unknown;
 use symbolizer::{NamedFrame, PerfMap};
 
+use super::limits::ReadLimits;
 use crate::objects::names::{About, FoundFunctions, KeptNames, NameRoom, Naming};
 
 /// Of a longer perf map, the end is read: later lines count.
@@ -40,15 +41,26 @@ impl PerfMapFile {
     }
 
     /// The functions at these addresses, as the perf map tells at this moment. Nothing is read if it told of all of them before
-    /// and has not changed since; of one that has grown, what was appended; all of it for addresses that are new.
-    pub(super) fn names(&self, addresses: &[u64], room: &NameRoom, now: Naming) -> Vec<Option<NamedFrame>> {
-        let mut read = self.read.lock().unwrap_or_else(PoisonError::into_inner);
-        if !addresses.is_empty() {
-            self.catch_up(&mut read, room, now);
+    /// and has not changed since; of one that has grown, what was appended; all of it for addresses that are new. What would take
+    /// more than the limits allow has no name.
+    pub(super) fn names(
+        &self,
+        addresses: &[u64],
+        room: &NameRoom,
+        now: Naming,
+        limits: &mut ReadLimits,
+    ) -> Vec<Option<NamedFrame>> {
+        let nothing = vec![None; addresses.len()];
+        if addresses.is_empty() {
+            return nothing;
+        }
+        let Some(mut read) = limits.lock(&self.read) else { return nothing };
+        if !self.catch_up(&mut read, room, now, limits) {
+            return nothing;
         }
         let mut known = self.names.known(addresses, now);
         let new: Vec<usize> = (0..known.len()).filter(|&at| known[at].is_none()).collect();
-        if !new.is_empty() {
+        if !new.is_empty() && limits.take(read.len().min(LONGEST_LIST)) {
             let asked: Vec<u64> = new.iter().map(|&at| addresses[at]).collect();
             let named = self.read_whole(&mut read, &asked, room);
             self.keep(room, now, &named);
@@ -57,26 +69,31 @@ impl PerfMapFile {
         known.into_iter().map(|found| found?.ok()?.pop()).collect()
     }
 
-    /// Brings what is kept up to date.
-    fn catch_up(&self, read: &mut Read, room: &NameRoom, now: Naming) {
-        let Ok(meta) = self.file.metadata() else { return };
+    /// Brings what is kept up to date; whether the limits allow that.
+    fn catch_up(&self, read: &mut Read, room: &NameRoom, now: Naming, limits: &mut ReadLimits) -> bool {
+        let Ok(meta) = self.file.metadata() else { return true };
         let as_of = Some((meta.len(), meta.mtime(), meta.mtime_nsec()));
-        if std::mem::replace(&mut read.as_of, as_of) == as_of {
-            return;
+        if read.as_of == as_of {
+            return true;
         }
         let kept = self.names.addresses();
+        if !kept.is_empty() && !limits.take(meta.len().saturating_sub(read.joint_start())) {
+            return false;
+        }
+        read.as_of = as_of;
         if kept.is_empty() {
-            return; // whatever is asked for is new
+            return true; // whatever is asked for is new
         }
         let Some(text) = self.appended(read, meta.len()) else {
             self.names.clear();
-            return;
+            return true;
         };
         room.count_list(text.len() as u64);
         let named: Vec<(u64, FoundFunctions)> =
             named(whole_lines(&text), &kept).filter(|(_, found)| found.is_ok()).collect();
         self.keep(room, now, &named);
         read.note(read.until, &text);
+        true
     }
 
     fn keep(&self, room: &NameRoom, now: Naming, named: &[(u64, FoundFunctions)]) {
@@ -84,7 +101,7 @@ impl PerfMapFile {
     }
 
     fn read_whole(&self, read: &mut Read, addresses: &[u64], room: &NameRoom) -> Vec<(u64, FoundFunctions)> {
-        let len = read.as_of.map_or(0, |(len, ..)| len);
+        let len = read.len();
         let skipped = len.saturating_sub(LONGEST_LIST);
         // One that is cut short in this very moment says nothing.
         let mut text = self.bytes(skipped, len).unwrap_or_default();
@@ -99,8 +116,7 @@ impl PerfMapFile {
 
     /// What was written behind that which was read; none if that is not there any more, or too much.
     fn appended(&self, read: &Read, len: u64) -> Option<Vec<u8>> {
-        let from = read.until - read.joint.len() as u64;
-        let mut text = self.bytes(from, len)?;
+        let mut text = self.bytes(read.joint_start(), len)?;
         text.starts_with(&read.joint).then(|| text.split_off(read.joint.len()))
     }
 
@@ -113,6 +129,15 @@ impl PerfMapFile {
 }
 
 impl Read {
+    /// The size when it was read (bytes).
+    fn len(&self) -> u64 {
+        self.as_of.map_or(0, |(len, ..)| len)
+    }
+
+    fn joint_start(&self) -> u64 {
+        self.until - self.joint.len() as u64
+    }
+
     /// Notes that a text was read that begins at `from`.
     fn note(&mut self, from: u64, text: &[u8]) {
         let whole = whole_lines(text).len();
@@ -145,7 +170,7 @@ mod tests {
     use std::io::Write;
 
     fn names(perf_map: &PerfMapFile, room: &NameRoom, addresses: &[u64]) -> Vec<Option<String>> {
-        let found = perf_map.names(addresses, room, room.begin());
+        let found = perf_map.names(addresses, room, room.begin(), &mut ReadLimits::of_naming());
         found.into_iter().map(|frame| Some(frame?.name.to_string())).collect()
     }
 

@@ -319,6 +319,7 @@ mod tests {
 
     use super::*;
     use crate::jit::JitSymbols;
+    use crate::jit::limits::ReadLimits;
     use crate::objects::names::Naming;
     use crate::objects::{ObjectStore, Symbols};
 
@@ -334,7 +335,7 @@ mod tests {
             &Roots::default(),
             &ObjectStore::new(&Symbols::new(1 << 28)).snapshot().names,
             Naming::default(),
-            u64::MAX,
+            &mut ReadLimits::of_naming(),
         )
     }
 

@@ -7,10 +7,15 @@ use rustc_hash::FxHashMap;
 use symbolizer::{CodePlace, JitDump, NamedFrame};
 
 use super::NO_FILE;
+use super::limits::ReadLimits;
 use super::perf_map::PerfMapFile;
 use super::program::{Awaited, CodeFile, Home, JitJournal};
 use crate::objects::names::{NameRoom, Naming};
 use crate::roots::Roots;
+
+/// Why code has no name whose program's perf map was left unread.
+const TOO_MANY_ENDED: &str =
+    "too many programs that generate code ended at once, and not all of their perf maps were read";
 
 /// A program's perf maps and journals. They go on growing while it lives.
 pub(super) struct JitSymbolSource {
@@ -55,16 +60,16 @@ pub(super) fn newest_first<T>(
 }
 
 impl JitSymbolSource {
-    /// The names of these addresses, in the naming `now`. So much is read at most of each journal that is not read yet.
+    /// The names of these addresses, in the naming `now`.
     pub(super) fn symbols(
         &self,
         addresses: &[u64],
         roots: &Roots,
         room: &NameRoom,
         now: Naming,
-        most_bytes: u64,
+        limits: &mut ReadLimits,
     ) -> JitSymbols {
-        self.journals.iter().for_each(|journal| journal.read_on(most_bytes));
+        self.journals.iter().for_each(|journal| journal.read_on(limits.journal_bytes));
         if let (None, Some(home)) = (self.own.get(), &self.home)
             && let Some(perf_map) = home.find_perf_map(roots)
         {
@@ -75,11 +80,12 @@ impl JitSymbolSource {
         for perf_map in self.own.get().into_iter().chain(self.inherited.iter().rev()) {
             let open = addresses.iter().copied().filter(|address| !frames.contains_key(address));
             let open: Vec<u64> = open.collect();
-            let named = perf_map.names(&open, room, now);
+            let named = perf_map.names(&open, room, now, limits);
             let named = open.into_iter().zip(named);
             frames.extend(named.filter_map(|(address, frame)| Some((address, (address, frame?)))));
         }
-        JitSymbols { frames, files: Arc::clone(&self.files), missing: self.missing() }
+        let missing = if limits.take_exceeded() { TOO_MANY_ENDED.to_owned() } else { self.missing() };
+        JitSymbols { frames, files: Arc::clone(&self.files), missing }
     }
 
     /// The actual address behind one, and the function there.

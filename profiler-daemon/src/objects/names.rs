@@ -223,15 +223,21 @@ impl NameRoom {
         let holders = self.holders();
         let ranked = holders.iter().filter_map(|names| Some((names.rank()?, names)));
         let Some((rank, names)) = ranked.min_by_key(|(rank, _)| *rank) else { return false };
-        drop(names.take_loaded());
-        self.0.floor.fetch_max(rank, Ordering::Relaxed);
-        self.0.counts.evicted.fetch_add(1, Ordering::Relaxed);
+        self.give_up(names, rank);
         true
     }
 
     /// Gives up all loaded objects.
     pub(super) fn give_up_all_loaded(&self) {
-        while self.give_up_loaded() {}
+        let holders = self.holders();
+        let ranked = holders.iter().filter_map(|names| Some((names.rank()?, names)));
+        ranked.for_each(|(rank, names)| self.give_up(names, rank));
+    }
+
+    fn give_up(&self, names: &KeptNames, rank: u64) {
+        drop(names.take_loaded());
+        self.0.floor.fetch_max(rank, Ordering::Relaxed);
+        self.0.counts.evicted.fetch_add(1, Ordering::Relaxed);
     }
 
     /// Makes so many bytes free: loaded objects go first, then names that no naming from `now` on has asked for.

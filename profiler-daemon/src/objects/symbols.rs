@@ -47,6 +47,7 @@ impl Symbols {
     /// Gives up the objects that stay loaded.
     pub(crate) fn give_up_loaded(&self) {
         self.names.give_up_all_loaded();
+        self.process.drop_forgotten();
     }
 
     /// The process that reads symbols may only take what there is CPU time for from now on.
@@ -60,8 +61,9 @@ impl Symbols {
         self.process.may_go_on()
     }
 
-    /// Ends the process that reads symbols, if nobody has asked it for long.
+    /// Has the process that reads symbols drop what nobody needs, and ends it if nobody has asked it for long.
     pub(crate) fn end_idle_process(&self, now_ns: u64) {
+        self.process.drop_forgotten();
         if self.process.is_idle(now_ns) {
             self.give_up_loaded();
             self.process.rest();

@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 
+use prost::encoding::{WireType, decode_key, decode_varint};
 use rustc_hash::FxHashMap;
 use symbolizer::{NamedFrame, Reason, Symbolized};
 
@@ -12,12 +13,18 @@ use super::ObjectFacts;
 pub(super) const LONGEST_REQUEST: usize = 4 << 20;
 /// The longest reply (bytes). Texts that come often are in it once.
 pub(super) const LONGEST_REPLY: usize = 64 << 20;
+/// The longest of any other kind than names (bytes).
+pub(super) const LONGEST_SHORT_REPLY: usize = 1 << 20;
 /// Addresses in one request: enough for all threads that read.
 pub(super) const MOST_ADDRESSES: usize = 8_192;
 /// Functions at one address, those that were inlined there included; of more, the innermost are left out.
 const MOST_FRAMES: usize = 512;
 /// Functions at all addresses of a reply: the profiler takes some 30 MiB to hold them.
 const MOST_FRAMES_TOGETHER: usize = 1 << 19;
+/// Texts in a reply: a name, a linkage name and a file for each function.
+const MOST_TEXTS: usize = 3 * MOST_FRAMES_TOGETHER;
+/// Reasons why some names of an object may be missing; there are a few.
+const MOST_WARNINGS: usize = 1_024;
 /// The longest name or path (bytes).
 const LONGEST_TEXT: usize = 1 << 20;
 /// Numbers of a frame: name, linkage name, and file and line, which are 0 where they are not known and else one more.
@@ -198,7 +205,7 @@ impl WireFacts {
             build_id: facts.build_id.clone(),
             debug_link: facts.debug_link.clone(),
             has_debug_info: facts.has_debug_info,
-            warnings: facts.warnings.iter().map(WireReason::of).collect(),
+            warnings: facts.warnings.iter().take(MOST_WARNINGS).map(WireReason::of).collect(),
             held_bytes: facts.held_bytes,
             memory_bytes: facts.memory_bytes,
             unit_bytes: facts.unit_bytes,
@@ -359,6 +366,105 @@ impl WireNames {
     }
 }
 
+/// Whether a reply has no more parts than one of ours. Decoded, an empty part takes many times its two bytes, so they are
+/// counted before that.
+pub(super) fn is_bounded(reply: &[u8]) -> bool {
+    let mut parts = PartCounts::default();
+    parts.add_reply(reply).is_some() && parts.are_bounded()
+}
+
+/// How often repeated fields come in a reply. Messages for the same field are merged, so theirs count together.
+#[derive(Default)]
+struct PartCounts {
+    texts: usize,
+    counts: usize,
+    frames: usize,
+    unknown: usize,
+    reasons: usize,
+    warnings: usize,
+}
+
+impl PartCounts {
+    fn are_bounded(&self) -> bool {
+        [self.counts, self.unknown, self.reasons].iter().all(|count| *count <= MOST_ADDRESSES)
+            && self.texts <= MOST_TEXTS
+            && self.frames <= MOST_FRAMES_TOGETHER * FRAME
+            && self.warnings <= MOST_WARNINGS
+    }
+
+    /// Nothing for a field that no reply has.
+    fn add_reply(&mut self, reply: &[u8]) -> Option<()> {
+        each_field(reply, |tag, field| match (tag, field) {
+            (1 | 2 | 3 | 5, Field::Bytes(_)) => Some(()),
+            (4, Field::Bytes(facts)) => self.add_facts(facts),
+            (6, Field::Bytes(names)) => self.add_names(names),
+            _ => None,
+        })
+    }
+
+    fn add_facts(&mut self, facts: &[u8]) -> Option<()> {
+        each_field(facts, |tag, field| match (tag, field) {
+            (1 | 2, Field::Bytes(_)) | (3 | 5..=8, Field::Number) => Some(()),
+            (4, Field::Bytes(_)) => {
+                self.warnings += 1;
+                Some(())
+            }
+            _ => None,
+        })
+    }
+
+    fn add_names(&mut self, names: &[u8]) -> Option<()> {
+        each_field(names, |tag, field| {
+            let (count, more) = match (tag, &field) {
+                (1, Field::Bytes(_)) => (&mut self.texts, 1),
+                (2, _) => (&mut self.counts, field.numbers()),
+                (3, _) => (&mut self.frames, field.numbers()),
+                (4, _) => (&mut self.unknown, field.numbers()),
+                (5, Field::Bytes(_)) => (&mut self.reasons, 1),
+                (6, Field::Bytes(facts)) => return self.add_facts(facts),
+                _ => return None,
+            };
+            *count += more;
+            Some(())
+        })
+    }
+}
+
+/// The content of a field.
+enum Field<'a> {
+    Number,
+    Bytes(&'a [u8]),
+}
+
+impl Field<'_> {
+    /// How many numbers it holds, if it is one, or a list of them.
+    fn numbers(&self) -> usize {
+        match self {
+            Self::Number => 1,
+            Self::Bytes(packed) => packed.iter().filter(|byte| **byte < 0x80).count(), // the last of each number
+        }
+    }
+}
+
+/// Calls with the number and the content of each field of a message, until that gives nothing. So does a message that is malformed,
+/// or has other fields than ours.
+fn each_field(mut message: &[u8], mut call: impl FnMut(u32, Field<'_>) -> Option<()>) -> Option<()> {
+    while !message.is_empty() {
+        let (tag, kind) = decode_key(&mut message).ok()?;
+        let number = decode_varint(&mut message).ok()?;
+        match kind {
+            WireType::Varint => call(tag, Field::Number)?,
+            WireType::LengthDelimited => {
+                let (content, rest) = message.split_at_checked(usize::try_from(number).ok()?)?;
+                message = rest;
+                call(tag, Field::Bytes(content))?;
+            }
+            _ => return None,
+        }
+    }
+    Some(())
+}
+
 #[cfg(test)]
 mod tests {
     use prost::Message;
@@ -439,6 +545,76 @@ mod tests {
         }
         assert_eq!(changed(&|found| found.texts[0] = "x".repeat(LONGEST_TEXT + 1)), Err(InvalidReply));
         assert!(changed(&|_| ()).is_ok());
+    }
+
+    /// A reply with names, of these fields.
+    fn reply(names: &[u8]) -> Vec<u8> {
+        let mut reply = vec![6 << 3 | 2];
+        prost::encoding::encode_varint(names.len() as u64, &mut reply);
+        [&reply, names].concat()
+    }
+
+    #[test]
+    fn a_reply_of_more_parts_than_one_of_ours_has_is_refused_before_it_is_decoded() {
+        const EMPTY_TEXT: [u8; 2] = [1 << 3 | 2, 0];
+        const EMPTY_REASON: [u8; 2] = [5 << 3 | 2, 0];
+        for (part, most) in [(EMPTY_TEXT, MOST_TEXTS), (EMPTY_REASON, MOST_ADDRESSES)] {
+            assert!(is_bounded(&reply(&part.repeat(most))));
+            assert!(!is_bounded(&reply(&part.repeat(most + 1))));
+            let many_messages = reply(&part).repeat(most);
+            assert!(is_bounded(&many_messages));
+            assert!(!is_bounded(&[many_messages, reply(&part)].concat()), "messages are merged");
+        }
+        let warning: &[u8] = &[6 << 3 | 2, 2, 4 << 3 | 2, 0];
+        assert!(is_bounded(&reply(&warning.repeat(MOST_WARNINGS))));
+        assert!(!is_bounded(&reply(&warning.repeat(MOST_WARNINGS + 1))));
+        let number: &[u8] = &[2 << 3, 7];
+        assert!(is_bounded(&reply(&number.repeat(MOST_ADDRESSES))));
+        assert!(!is_bounded(&reply(&number.repeat(MOST_ADDRESSES + 1))));
+        let is_packed_bounded = |count: usize| {
+            let packed = WireNames { counts: vec![300; count], ..WireNames::default() };
+            is_bounded(&reply(&packed.encode_to_vec()))
+        };
+        assert!(is_packed_bounded(MOST_ADDRESSES) && !is_packed_bounded(MOST_ADDRESSES + 1));
+        for strange in [&[7 << 3, 0][..], &[6 << 3 | 2, 9], &[6 << 3 | 2], &[6 << 3 | 5, 0, 0, 0, 0], &[0x80]]
+        {
+            assert!(!is_bounded(strange), "{strange:?}");
+        }
+    }
+
+    #[test]
+    fn the_largest_reply_of_ours_is_bounded() {
+        let frames = |at: usize| -> Vec<NamedFrame> {
+            let text = |kind: &str, depth: usize| Arc::from(format!("{kind}{at}.{depth}"));
+            let frame = |depth| NamedFrame {
+                name: text("n", depth),
+                linkage_name: text("l", depth),
+                file: Some(text("f", depth)),
+                line: Some(u32::MAX - 1),
+            };
+            (0..MOST_FRAMES).map(frame).collect()
+        };
+        let mut all: Vec<Symbolized> =
+            (0..2 * MOST_FRAMES_TOGETHER / MOST_FRAMES).map(|at| Symbolized::Known(frames(at))).collect();
+        let unknown = |at: usize| Symbolized::Unknown(Reason::Unreadable(at.to_string()));
+        all.extend((all.len()..MOST_ADDRESSES).map(unknown));
+        let facts = ObjectFacts {
+            build_id: Some("ab".to_owned()),
+            debug_link: Some("a.debug".to_owned()),
+            has_debug_info: true,
+            warnings: vec![Reason::NotElf; 2 * MOST_WARNINGS],
+            held_bytes: 1,
+            memory_bytes: 1,
+            unit_bytes: 1,
+        };
+        let facts = WireFacts::of(&facts, true);
+        let is_bounded = |response| is_bounded(&WireReply { response: Some(response) }.encode_to_vec());
+        assert!(is_bounded(SymbolResponse::Found(WireNames::of(&all, facts.clone()))));
+        assert!(is_bounded(SymbolResponse::Loaded(facts)));
+        assert!(is_bounded(SymbolResponse::Refused(WireReason::of(&Reason::NotElf))));
+        assert!(is_bounded(SymbolResponse::Confined(Confined { problem: "to".to_owned() })));
+        assert!(is_bounded(SymbolResponse::Open(b"/a".to_vec())));
+        assert!(is_bounded(SymbolResponse::Fetch("ab".to_owned())));
     }
 
     #[test]

@@ -66,6 +66,8 @@ const FILES_BESIDE: u64 = 64;
 const IDLE_NS: u64 = 900_000_000_000;
 /// How often it is tried to start one before that counts as impossible.
 const TRIES: usize = 3;
+/// Objects that one message drops: what it takes, the socket holds whole or not at all.
+const FORGOTTEN_AT_ONCE: usize = 256;
 /// The longest path that is opened.
 const LONGEST_PATH: usize = 4_096;
 
@@ -90,7 +92,7 @@ struct SharedSymbolizer {
     patience: Patience,
     /// Held as long as a request takes.
     state: Mutex<State>,
-    /// Objects that nobody needs any more, and could not be dropped at once: their process and number.
+    /// Objects that nobody needs any more, and the process still holds: their process and number.
     forgotten: Mutex<Vec<(u64, u64)>>,
     status: Mutex<ProcessStatus>,
     allowance: Mutex<Option<CpuAllowance>>,
@@ -229,10 +231,8 @@ impl SymbolProcess {
         there: &mut There,
     ) -> Result<SymbolResponse, Broken> {
         state.used_ns = clock::monotonic_ns();
-        let forgotten = std::mem::take(&mut *lock(&self.0.forgotten));
+        let numbers = self.take_forgotten(there.generation);
         let running = state.running.as_mut().ok_or_else(|| Broken::useless("it is not there"))?;
-        let of_this = forgotten.into_iter().filter(|(generation, _)| *generation == there.generation);
-        let numbers: Vec<u64> = of_this.map(|(_, number)| number).collect();
         if !numbers.is_empty() {
             running.notify(SymbolRequest::Forget(Forget { numbers }));
         }
@@ -319,15 +319,36 @@ impl SymbolProcess {
         lock(&self.0.state).lives(generation)
     }
 
-    /// Nobody needs this object any more. It may be the sampling thread that says so, which waits for no request.
+    /// Nobody needs this object any more. It may be the sampling thread that says so, many times in a row: so nothing is sent here.
     fn forget(&self, generation: u64, number: u64) {
-        let Ok(state) = self.0.state.try_lock() else {
-            lock(&self.0.forgotten).push((generation, number));
-            return;
-        };
-        if let Some(running) = state.running.as_ref().filter(|_| state.generation == generation) {
-            running.notify(SymbolRequest::Forget(Forget { numbers: vec![number] }));
+        lock(&self.0.forgotten).push((generation, number));
+    }
+
+    /// Has the process drop the objects that nobody needs. This waits for nothing: a process that is at work, or does not read, is
+    /// told by the next request.
+    pub(crate) fn drop_forgotten(&self) {
+        let Ok(mut state) = self.0.state.try_lock() else { return };
+        let numbers = self.take_forgotten(state.generation);
+        let Some(running) = &state.running else { return };
+        let (mut sent, mut outcome) = (0, Ok(true));
+        for numbers in numbers.chunks(FORGOTTEN_AT_ONCE) {
+            outcome = running.notify_at_once(SymbolRequest::Forget(Forget { numbers: numbers.to_vec() }));
+            if !matches!(outcome, Ok(true)) {
+                break;
+            }
+            sent += numbers.len();
         }
+        let left = numbers[sent..].iter().map(|number| (state.generation, *number));
+        lock(&self.0.forgotten).extend(left);
+        if outcome.is_err() {
+            self.end(&mut state);
+        }
+    }
+
+    /// The numbers of the objects that nobody needs, of this process; those of others are gone.
+    fn take_forgotten(&self, generation: u64) -> Vec<u64> {
+        let forgotten = std::mem::take(&mut *lock(&self.0.forgotten));
+        forgotten.into_iter().filter(|(of, _)| *of == generation).map(|(_, number)| number).collect()
     }
 
     /// Whether it runs, and nobody has asked it for long.

@@ -16,7 +16,8 @@ use nix::unistd::Pid;
 use prost::Message;
 
 use super::message::{
-    Confine, LONGEST_REPLY, Nothing, SymbolRequest, SymbolResponse, WireReply, WireRequest,
+    Confine, LONGEST_REPLY, LONGEST_SHORT_REPLY, Nothing, SymbolRequest, SymbolResponse, WireReply,
+    WireRequest, is_bounded,
 };
 use crate::sys::confine::ProcessBounds;
 use crate::sys::{clock, family, passing};
@@ -154,6 +155,12 @@ impl Running {
         let _ = passing::send(self.socket.as_fd(), &body, None, &mut wait); // the next request finds out
     }
 
+    /// The same, if there is room for it now; whether there was. After an error the process is of no use any more.
+    pub(super) fn notify_at_once(&self, request: SymbolRequest) -> io::Result<bool> {
+        let body = WireRequest { request: Some(request) }.encode_to_vec();
+        passing::send_at_once(self.socket.as_fd(), &body)
+    }
+
     /// Sends a request, with the file that it is about, and waits for the reply. Files that the process asks for meanwhile are given by
     /// `answer`.
     pub(super) fn request(
@@ -184,11 +191,16 @@ impl Running {
         waiting: &mut Waiting,
         answer: &mut dyn FnMut(Question) -> Option<File>,
     ) -> io::Result<SymbolResponse> {
+        let has_names = matches!(request, SymbolRequest::LookUp(_));
+        let longest = if has_names { LONGEST_REPLY } else { LONGEST_SHORT_REPLY };
         self.send(request, file, waiting)?;
         loop {
             let mut wait = || waiting.until(self.socket.as_fd(), PollFlags::POLLIN);
-            let received = passing::receive(self.socket.as_fd(), LONGEST_REPLY, &mut wait)?;
+            let received = passing::receive(self.socket.as_fd(), longest, &mut wait)?;
             let (body, _) = received.ok_or(io::ErrorKind::UnexpectedEof)?;
+            if !is_bounded(&body) {
+                return Err(io::ErrorKind::InvalidData.into());
+            }
             let reply = WireReply::decode(body.as_slice()).map_err(|_| io::ErrorKind::InvalidData)?;
             let question = match reply.response.ok_or(io::ErrorKind::InvalidData)? {
                 SymbolResponse::Open(path) => Question::Open(path),

@@ -518,27 +518,58 @@ fn no_zombie_and_no_descriptor_stays() {
     assert!(said.contains("clean") && !said.contains("not clean"), "{said}");
 }
 
+/// How often the process has this file open.
+fn held(process: &SymbolProcess, path: &Path) -> usize {
+    let folder = format!("/proc/{}/fd", process.status().pid.unwrap());
+    let inode = |path: &Path| Some(fs::metadata(path).ok()?.ino());
+    let files = fs::read_dir(folder).unwrap().filter_map(|file| inode(&file.ok()?.path()));
+    files.filter(|file| Some(*file) == inode(path)).count()
+}
+
+fn wait_until_closed(process: &SymbolProcess, path: &Path) {
+    let until = Instant::now() + Duration::from_secs(20);
+    while held(process, path) > 0 {
+        assert!(Instant::now() < until, "{} are open", held(process, path));
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
 /// Objects that nobody needs are dropped in the process, with their files.
 #[test]
 fn what_is_dropped_here_is_closed_there() {
     let Some((_folder, path, _)) = library_of(&nested(10)) else { return };
-    let process = SymbolProcess::default();
-    let inode = std::fs::metadata(&path).unwrap().ino();
-    let held = |process: &SymbolProcess| {
-        let folder = format!("/proc/{}/fd", process.status().pid.unwrap());
-        let files =
-            std::fs::read_dir(folder).unwrap().filter_map(|file| std::fs::metadata(file.ok()?.path()).ok());
-        files.filter(|meta| meta.ino() == inode).count()
-    };
+    let Some((_other_folder, other, _)) = library_of(&nested(11)) else { return };
     if !nix::unistd::geteuid().is_root() {
         return; // it is closed to others, and so to us
     }
+    let process = SymbolProcess::default();
     let objects: Vec<There> = (0..3).map(|_| load(&process, &path).unwrap()).collect();
-    assert_eq!(held(&process), 3);
+    assert_eq!(held(&process, &path), 3);
     drop(objects);
-    let until = Instant::now() + Duration::from_secs(20);
-    while held(&process) > 0 {
-        assert!(Instant::now() < until, "{} are open", held(&process));
-        std::thread::sleep(Duration::from_millis(5));
-    }
+    drop(load(&process, &other).unwrap());
+    wait_until_closed(&process, &path);
+    assert_eq!(held(&process, &other), 1, "nothing was asked since");
+    process.drop_forgotten();
+    wait_until_closed(&process, &other);
+}
+
+/// The thread that samples drops them, hundreds at a time.
+#[test]
+fn whoever_drops_objects_sends_nothing_to_a_process_that_does_not_read() {
+    const OBJECTS: usize = 200;
+    let Some((_folder, path, _)) = library_of(&nested(10)) else { return };
+    let process = SymbolProcess::default();
+    let objects: Vec<There> = (0..OBJECTS).map(|_| load(&process, &path).unwrap()).collect();
+    let queued = || lock(&process.0.forgotten).len();
+    signal(&process, Signal::SIGSTOP);
+    drop(objects);
+    assert_eq!(queued(), OBJECTS);
+    process.drop_forgotten();
+    assert_eq!(queued(), 0, "the socket has room for a few messages");
+    lock(&process.0.forgotten).extend(std::iter::repeat_n((1, 0), 1 << 20)); // more than it has room for
+    process.drop_forgotten();
+    assert!((1..1 << 20).contains(&queued()), "{}", queued());
+    lock(&process.0.forgotten).clear();
+    signal(&process, Signal::SIGCONT);
+    assert!(load(&process, &path).is_ok(), "all of its messages are whole");
 }

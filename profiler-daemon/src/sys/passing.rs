@@ -26,8 +26,7 @@ pub(crate) fn send(
     file: Option<BorrowedFd<'_>>,
     wait: &mut dyn FnMut() -> io::Result<()>,
 ) -> io::Result<()> {
-    let len = u32::try_from(body.len()).map_err(|_| io::ErrorKind::FileTooLarge)?;
-    let message = [&len.to_le_bytes()[..], body].concat();
+    let message = with_length(body)?;
     let descriptors: Vec<RawFd> = file.iter().map(|file| file.as_raw_fd()).collect();
     let mut sent = 0;
     while sent < message.len() {
@@ -43,6 +42,23 @@ pub(crate) fn send(
         }
     }
     Ok(())
+}
+
+/// Sends a short message if the socket has room for it now; whether it did. After an error the connection is of no use any more.
+pub(crate) fn send_at_once(socket: BorrowedFd<'_>, body: &[u8]) -> io::Result<bool> {
+    let message = with_length(body)?;
+    let flags = MsgFlags::MSG_NOSIGNAL | MsgFlags::MSG_DONTWAIT;
+    match sendmsg::<UnixAddr>(socket.as_raw_fd(), &[IoSlice::new(&message)], &[], flags, None) {
+        Ok(bytes) if bytes == message.len() => Ok(true),
+        Ok(_) => Err(io::ErrorKind::WriteZero.into()), // the kernel divides none of less than a page
+        Err(Errno::EAGAIN | Errno::EINTR) => Ok(false),
+        Err(error) => Err(error.into()),
+    }
+}
+
+fn with_length(body: &[u8]) -> io::Result<Vec<u8>> {
+    let len = u32::try_from(body.len()).map_err(|_| io::ErrorKind::FileTooLarge)?;
+    Ok([&len.to_le_bytes()[..], body].concat())
 }
 
 /// The next message, and the file that came with it; none where the other side has closed. One of more than `most` bytes is an error.
@@ -148,6 +164,22 @@ mod tests {
             receive(other.as_fd(), 1 << 20, &mut patiently).unwrap().is_none(),
             "the other side has closed"
         );
+    }
+
+    #[test]
+    fn a_message_that_there_is_no_room_for_is_not_begun() {
+        let (one, other) = pair().unwrap();
+        let body = [7; 1_000];
+        let mut sent = 0;
+        while send_at_once(one.as_fd(), &body).unwrap() {
+            sent += 1;
+        }
+        assert!(sent > 10, "{sent}");
+        for _ in 0..sent {
+            let received = receive(other.as_fd(), 1_000, &mut patiently).unwrap();
+            assert_eq!(received.unwrap().0, body);
+        }
+        assert!(send_at_once(one.as_fd(), &body).unwrap());
     }
 
     #[test]

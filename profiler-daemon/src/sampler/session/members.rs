@@ -31,8 +31,9 @@ impl Session {
     /// A program has ended, because its process ended or executed another one.
     pub(super) fn program_ended(&mut self, pid: u32) {
         self.stacks.forget_process(pid);
-        if let (Some(process), Some(counted)) = (self.processes.get(pid), self.counted.of(pid)) {
-            let frames = counted.frames().frames();
+        if let Some(process) = self.processes.get(pid) {
+            // Any target may have samples of programs that ended before.
+            let frames = || self.counted.frames().copied().collect();
             self.code.jit.ended(process.index, frames, &self.code.objects.roots, &self.code.objects.names);
         }
     }

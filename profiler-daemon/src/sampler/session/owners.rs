@@ -307,12 +307,6 @@ impl Owners {
         self.shares.values_mut().chain(self.waiting.values_mut().map(|waiting| &mut waiting.share))
     }
 
-    /// Where the samples of process `pid` are counted.
-    pub(super) fn counted_of(&self, pid: u32) -> Option<&Aggregator> {
-        let waiting = self.waiting.get(&pid).map(|waiting| &waiting.share);
-        waiting.or_else(|| self.shares.get(&self.of(pid)?)).map(|share| &share.counted)
-    }
-
     /// Whether a process is known to belong to no target.
     pub(super) fn is_unassigned(&self, pid: u32) -> bool {
         self.unassigned.contains(&pid)

@@ -40,14 +40,6 @@ impl StackCounts {
         Some(outcome)
     }
 
-    /// Where the samples of process `pid` are counted.
-    pub(super) fn of(&self, pid: u32) -> Option<&Aggregator> {
-        match &self.owners {
-            Some(owners) => owners.counted_of(pid),
-            None => Some(&self.aggregator),
-        }
-    }
-
     /// The frames of all targets since their last cuts.
     pub(super) fn frames(&self) -> impl Iterator<Item = &Frame> {
         let counted = self.owners.iter().flat_map(Owners::all).map(|share| &share.counted);

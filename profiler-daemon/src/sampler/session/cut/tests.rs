@@ -1,6 +1,7 @@
 //! Sessions that are cut: of a real process, whose stacks are sampled or made up.
 
 use std::collections::BTreeMap;
+use std::fmt::Write as _;
 use std::io::Write;
 use std::process::{Child, Command};
 use std::time::{Duration, Instant};
@@ -76,17 +77,22 @@ fn session(target: &Target, memory: u64) -> Session {
 fn sharing(target: &Target, symbols: &Symbols) -> Session {
     let mut session = Session::new(MethodChoice::fixed(Method::Fp), symbols);
     session.adopt(target.pid()).unwrap();
-    session.mapped(&Mapped {
-        pid: target.pid(),
-        start: GENERATED,
-        len: 1 << 24,
-        file_offset: 0,
-        file: FileId::default(),
-        path: "//anon".to_owned(),
-    });
+    map_generated(&mut session, target.pid());
     session.times.start_ns = clock::monotonic_ns();
     session.times.range_start_ns = session.times.start_ns;
     session
+}
+
+/// A process generates code.
+fn map_generated(session: &mut Session, pid: u32) {
+    let (file, path) = (FileId::default(), "//anon".to_owned());
+    session.mapped(&Mapped { pid, start: GENERATED, len: 1 << 24, file_offset: 0, file, path });
+}
+
+/// A process says what it generated.
+fn write_perf_map(target: &Target, name: &str) {
+    let path = format!("/tmp/perf-{}.map", target.pid());
+    std::fs::write(path, format!("{GENERATED:x} 100 {name}\n")).unwrap();
 }
 
 fn add(session: &mut Session, pid: u32, kernel: &[u64], user: &[u64], weight_ns: u64) {
@@ -212,8 +218,7 @@ fn several_cuts_of_a_live_session_are_one_run() {
 fn what_was_named_once_is_named_again_for_nothing() {
     let target = Target::idle();
     let mut session = session(&target, MEMORY);
-    let list = format!("/tmp/perf-{}.map", target.pid());
-    std::fs::write(&list, format!("{GENERATED:x} 100 made\n")).unwrap();
+    write_perf_map(&target, "made");
     let libc = target.libc();
     let sample = |session: &mut Session| {
         for &address in &libc[..200] {
@@ -280,7 +285,7 @@ fn a_cut_is_named_elsewhere_after_its_session_and_its_process() {
     let target = Target::idle();
     let pid = target.pid();
     let mut session = session(&target, MEMORY);
-    std::fs::write(format!("/tmp/perf-{pid}.map"), format!("{GENERATED:x} 100 made\n")).unwrap();
+    write_perf_map(&target, "made");
     let libc = target.libc();
     let sample = |session: &mut Session| {
         libc.iter().step_by(50).for_each(|&address| add(session, pid, &[], &[address, GENERATED], 7));
@@ -370,4 +375,43 @@ fn a_thousand_cuts_of_code_that_changes_take_no_more_than_a_few() {
     assert!(kept.iter().all(|&kept| kept <= memory.cap() / 4), "{kept:?}");
     assert!(memory.peak() <= memory.cap() && counts(&session).given_up > 0, "{:?}", counts(&session));
     assert!(memory.held() <= memory.cap() / 2, "nothing but what is kept");
+}
+
+/// A prefork server's children end many at a time, on the thread that samples.
+#[test]
+fn of_the_perf_maps_of_many_programs_that_end_a_bounded_part_is_read_at_once() {
+    const CHILDREN: u32 = 70;
+    let target = Target::idle();
+    let mut session = session(&target, MEMORY);
+    let mut list: String = (0..100_000u64).map(|at| format!("{:x} 10 old code {at}\n", at * 16)).collect();
+    for child in 0..CHILDREN {
+        writeln!(&mut list, "{:x} 10 made for {child}", GENERATED + u64::from(child) * 16).unwrap();
+    }
+    assert!(list.len() > 2 << 20, "{}", list.len());
+    std::fs::write(format!("/tmp/perf-{}.map", target.pid()), &list).unwrap();
+    session.code.jit.sampled(
+        session.processes.get(target.pid()).unwrap().index,
+        target.pid(),
+        &session.code.objects.roots,
+    );
+    (0..200).for_each(|_| session.refresh_code()); // until the list was found
+    for child in 0..CHILDREN {
+        let pid = NOBODY + child;
+        let task = Task { pid, parent_pid: target.pid(), tid: pid, time_ns: 0 };
+        session.processes.forked(task);
+        session.code_inherited(task);
+        add(&mut session, pid, &[], &[GENERATED + u64::from(child) * 16], 1);
+    }
+    for pid in NOBODY..NOBODY + CHILDREN {
+        session.program_ended(pid);
+        session.processes.forget(pid);
+    }
+    let NameCounts { lists, list_bytes, .. } = counts(&session);
+    assert!(lists > 0 && list_bytes <= 8 << 20, "{list_bytes} bytes");
+    let profile = name(session.cut(clock::monotonic_ns()));
+    let named = profile.functions.iter().filter(|function| function.name.starts_with("made for ")).count();
+    assert!((2..CHILDREN as usize).contains(&named), "{named}");
+    let reasons: Vec<&str> =
+        profile.locations.iter().filter_map(|location| Some(&*location.unknown.as_ref()?.reason)).collect();
+    assert!(reasons.iter().any(|reason| reason.contains("too many programs")), "{reasons:?}");
 }

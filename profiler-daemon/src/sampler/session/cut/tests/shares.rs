@@ -75,3 +75,62 @@ fn samples_of_a_process_that_waits_for_a_look_stay_its_own() {
     begin(&mut session, 3, 1);
     assert_eq!(sampled_in(&session.cut_share(Owner(0)).unwrap()), [1]);
 }
+
+/// The functions of a target's window.
+fn functions(session: &mut Session, target: u32) -> Vec<String> {
+    let profile = name(session.cut_share(Owner(target)).unwrap());
+    profile.functions.iter().map(|function| function.name.clone()).collect()
+}
+
+#[test]
+fn generated_code_keeps_its_names_when_many_programs_of_another_target_end() {
+    let target = Target::idle();
+    write_perf_map(&target, "made");
+    let mut session = targets(2);
+    for (pid, owner) in [(target.pid(), 0), (NOBODY, 1)] {
+        begin(&mut session, pid, owner);
+        map_generated(&mut session, pid);
+    }
+    sample(&mut session, target.pid());
+    session.stop_counting(target.pid());
+    let children = NOBODY + 1..NOBODY + 101;
+    let born = |pid| Drained::Record(Record::Fork(Task { pid, parent_pid: NOBODY, tid: pid, time_ns: 1 }), 0);
+    children.clone().for_each(|pid| session.handle(born(pid)));
+    children.for_each(|pid| session.stop_counting(pid));
+    assert!(session.code.jit.programs() < 100, "there were too many");
+    assert_eq!(functions(&mut session, 0), ["made"]);
+}
+
+/// The entry of a process that left is given to the next one.
+#[test]
+fn generated_code_is_not_named_by_the_program_of_a_process_that_left() {
+    let (left, next) = (Target::idle(), Target::idle());
+    write_perf_map(&left, "old");
+    write_perf_map(&next, "new");
+    let mut session = targets(1);
+    let mut enter = |target: &Target, owner| {
+        session.adopt(target.pid()).unwrap();
+        map_generated(&mut session, target.pid());
+        let index = session.processes.get(target.pid()).unwrap().index;
+        session.assign(target.pid(), owner, false);
+        index
+    };
+    assert_eq!(enter(&left, None), enter(&next, Some(Owner(0))));
+    sample(&mut session, next.pid());
+    assert_eq!(functions(&mut session, 0), ["new"]);
+}
+
+#[test]
+fn a_child_whose_parent_generates_no_code_has_no_program_of_another_process() {
+    let left = Target::idle();
+    write_perf_map(&left, "old");
+    let mut session = targets(1);
+    session.adopt(left.pid()).unwrap();
+    map_generated(&mut session, left.pid());
+    begin(&mut session, NOBODY, 0);
+    session.assign(left.pid(), None, false);
+    let child = NOBODY + 1;
+    let born = Task { pid: child, parent_pid: NOBODY, tid: child, time_ns: 1 };
+    session.handle(Drained::Record(Record::Fork(born), 0));
+    assert_eq!((session.processes.contains(child), session.code.jit.programs()), (true, 0));
+}
