@@ -374,6 +374,11 @@ impl WindowWriter {
         self.budget.spend_beside(cpu_ns);
     }
 
+    /// When the window was handed over that has waited longest (ns).
+    pub(crate) fn waits_since_ns(&self) -> Option<u64> {
+        self.shared.state().handed.front().map(|handed| handed.at_ns)
+    }
+
     /// Own CPU time for naming and storing windows so far (ns).
     pub(crate) fn names_ns(&self) -> u64 {
         self.budget.spent_ns(self.shared.naming_threads_ns())
