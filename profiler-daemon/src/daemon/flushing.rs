@@ -2,8 +2,8 @@
 
 use std::collections::VecDeque;
 
-use super::Daemon;
 use super::window_writer::LostWindow;
+use super::{Daemon, Watched};
 use crate::service::command::{CommandRefused, Flush, ReplySender};
 
 /// A request that waits for windows to be kept.
@@ -60,10 +60,14 @@ impl Daemon {
         if ends_range && self.has_waiting() && self.due.scan_schedule.may_be_early() {
             self.look_for_targets(now_ns);
         }
-        for id in due {
-            self.targets.entry(id).and_modify(|watched| watched.note_early_end(now_ns));
-            self.cut(id).into_iter().for_each(|pending| self.profiles.writer.keep(pending));
+        for id in &due {
+            self.targets.entry(*id).and_modify(|watched| watched.note_early_end(now_ns));
         }
+        let (sharing, alone): (Vec<_>, Vec<_>) =
+            due.into_iter().partition(|id| self.targets.get(id).is_some_and(Watched::shares));
+        let windows = alone.into_iter().filter_map(|id| self.cut(id)).collect::<Vec<_>>();
+        let windows = windows.into_iter().chain(self.cut_sharing(&sharing));
+        windows.for_each(|pending| self.profiles.writer.keep(pending));
         let waiting = std::mem::take(&mut self.profiles.waiting);
         let (open, done): (Vec<_>, Vec<_>) = waiting
             .into_iter()

@@ -197,6 +197,20 @@ impl Daemon {
         Some(watched.pending_window(&self.setup, collected, &figures))
     }
 
+    /// [`Self::cut`] for several targets that share the sampler, together.
+    pub(super) fn cut_sharing(&mut self, of: &[TargetId]) -> Vec<PendingWindow> {
+        let Some(shared) = self.sharing.shared.as_deref_mut().filter(|_| !of.is_empty()) else {
+            return Vec::new();
+        };
+        let owners: Vec<Owner> = of.iter().map(|id| owner(*id)).collect();
+        let cut = shared.session_turn(|engine| engine.cut_shares(&owners));
+        let window = |(owner, collected, figures): (Owner, Collected, RunFigures)| {
+            let watched = self.targets.get_mut(&TargetId::of_number(owner.0))?;
+            Some(watched.pending_window(&self.setup, collected, &figures))
+        };
+        cut.into_iter().filter_map(window).collect()
+    }
+
     /// Cuts several shared targets with `cut`, and keeps their windows.
     fn cut_shared(
         &mut self,

@@ -190,7 +190,7 @@ impl Totals {
         let (cpu_ns, sampled_ns) = (self.cpu_ns as f64, self.unsure.sum);
         let unsure_ns = match sampled_ns > 0.0 {
             true => self.unsure.interval(weight_ns, Confidence::default()),
-            false => Interval { low: 0.0, high: 0.0 }, // the kernel's account of each process was read to its end
+            false => Interval { low: 0.0, high: 0.0 }, // no sample told of what was not read
         };
         let low_ns = (cpu_ns - (sampled_ns - unsure_ns.low)).max(0.0);
         Interval { low: low_ns * 1e-9, high: (cpu_ns + unsure_ns.high - sampled_ns) * 1e-9 }

@@ -170,6 +170,11 @@ impl CommandSender {
         found.ok_or(CommandRefused::Stopping)
     }
 
+    /// How old the status is that was published last (ns), if one was.
+    pub(crate) fn age_ns(&self) -> Option<u64> {
+        self.latest.borrow().as_ref().map(|last| last.age_ns())
+    }
+
     /// Sends a command without an answer. It is dropped if the queue is full.
     pub(crate) fn send(&self, command: DaemonCommand) {
         let _ = self.queue.try_send(command);

@@ -107,11 +107,7 @@ impl Call<'_> {
     ) -> Result<T, Problem> {
         match timeout(time, self.api.commands.request(command)).await {
             Ok(answer) => Ok(answer?),
-            Err(_) => {
-                let detail =
-                    format!("the daemon did not answer within {} s; look at its log", time.as_secs_f64());
-                Err(Problem::new(StatusCode::SERVICE_UNAVAILABLE, detail))
-            }
+            Err(_) => Err(no_answer_within(time)),
         }
     }
 
@@ -164,4 +160,9 @@ fn content(kind: &'static str, body: impl Into<Body>) -> Response<Body> {
     let mut response = Response::new(body.into());
     response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(kind));
     response
+}
+
+fn no_answer_within(time: Duration) -> Problem {
+    let detail = format!("the daemon did not answer within {} s; look at its log", time.as_secs_f64());
+    Problem::new(StatusCode::SERVICE_UNAVAILABLE, detail)
 }

@@ -11,7 +11,7 @@ use profiler_core::merge::Range;
 use tokio::time::timeout;
 
 use super::reading::render;
-use super::{Answer, Call, content};
+use super::{Answer, Call, content, no_answer_within};
 use crate::api::problem::Problem;
 use crate::api::routes::{FORMAT, FROM, LABEL, SECONDS, TARGET, TO};
 use crate::service::command::{DaemonCommand, Flush};
@@ -132,6 +132,10 @@ async fn keep_open_windows(call: &Call<'_>, flush: Flush, range: Range) -> Resul
     call.allow(time);
     let kept = call.api.commands.request(|reply| DaemonCommand::Flush(flush, reply));
     let Ok(kept) = timeout(time, kept).await else {
+        let is_silent = |age_ns: u64| u128::from(age_ns) > call.api.bounds.answer.as_nanos();
+        if call.api.commands.age_ns().is_some_and(is_silent) {
+            return Err(no_answer_within(time));
+        }
         let detail = format!(
             "its windows are still being named after {} s; ask in a minute for from={} and to={}",
             time.as_secs_f64(),

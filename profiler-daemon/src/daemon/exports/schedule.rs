@@ -55,6 +55,8 @@ pub(super) struct ExportSchedule {
     failures: u32,
     /// Windows refused since one was taken.
     refusals: u32,
+    /// Files that could not be read since one could.
+    unreadable: u32,
     next_ns: u64,
     paced_ns: u64,
 }
@@ -82,16 +84,20 @@ impl ExportSchedule {
             Unsent::Lost(_) => SendOutcome::Lost,
             Unsent::LeftOut => SendOutcome::LeftOut,
             Unsent::Refused(_) => {
+                self.unreadable = 0;
                 self.refused(now_ns);
                 SendOutcome::Refused
             }
             Unsent::Unreadable(_) => {
                 // The backend has not failed: its pauses grow no longer.
-                self.failures = self.failures.saturating_sub(1);
-                self.failed(now_ns, None, chance);
+                let pause_ns = doubled(self.unreadable, ANOTHER_TURN_NS) as f64 * (0.5 + 0.5 * chance);
+                self.unreadable = self.unreadable.saturating_add(1);
+                self.failures = self.failures.max(1);
+                self.next_ns = now_ns.saturating_add(pause_ns as u64);
                 SendOutcome::Kept(SendFault::Possible)
             }
             Unsent::Failed { after, most_fault, .. } => {
+                self.unreadable = 0;
                 let is_new = file_to_send.failed_ns == 0
                     || now_ns.saturating_sub(file_to_send.failed_ns) >= ANOTHER_TURN_NS;
                 let fault = match *most_fault {
@@ -110,7 +116,7 @@ impl ExportSchedule {
 
     /// A window was acknowledged.
     pub(super) fn taken(&mut self) {
-        (self.failures, self.refusals, self.next_ns) = (0, 0, 0);
+        (self.failures, self.refusals, self.unreadable, self.next_ns) = (0, 0, 0, 0);
     }
 
     /// A window was refused: the next one may be taken, but many refusals call for a fix.

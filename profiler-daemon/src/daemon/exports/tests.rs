@@ -178,6 +178,16 @@ fn what_cannot_be_read_waits_and_keeps_no_other_waiting() {
     assert!(tally.pushed >= 59, "{tally:?}");
 }
 
+#[test]
+fn a_disk_that_gives_no_file_is_tried_every_half_minute() {
+    let mut simulated = Simulated::new();
+    simulated.run(60, &["bad"], |_, _| Err(Unsent::Unreadable("no".to_owned())));
+    let first = simulated.attempts.first().unwrap().0;
+    let last = simulated.attempts.last().unwrap().0;
+    let most = (last - first) / 15 + 10; // half a pause, by chance
+    assert!((simulated.attempts.len() as u64) < most, "{} of {most}", simulated.attempts.len());
+}
+
 /// Rules leave out the windows of one target, while a backend is down for the other.
 #[test]
 fn what_is_left_out_is_settled_and_says_nothing_of_the_backend() {

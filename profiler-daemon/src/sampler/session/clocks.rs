@@ -19,6 +19,8 @@ const FEW: usize = 256;
 struct ProcessClock {
     /// Its clock at the last reading (ns).
     read_ns: u64,
+    /// Its clock when it was found, if its birth was not known: what it used by then is not counted (ns).
+    met_ns: u64,
     /// The samples since then (ns).
     sampled: WeightedSum,
     /// Earlier samples since then, which counted for another target (ns).
@@ -101,9 +103,18 @@ impl ProcessClocks {
     /// A process was found that may have run for long: its earlier CPU time counts for no target.
     pub(super) fn met(&mut self, pid: u32) {
         if self.clocks.len() < MOST {
-            let now =
-                || ProcessClock { read_ns: clock::process_cpu_ns(pid).unwrap_or(0), ..Default::default() };
+            let now = || {
+                let used_ns = clock::process_cpu_ns(pid).unwrap_or(0);
+                ProcessClock { read_ns: used_ns, met_ns: used_ns, ..Default::default() }
+            };
             self.clocks.entry(pid).or_insert_with(now);
+        }
+    }
+
+    /// A process that was found has begun since sampling did: what it used before it was found counts.
+    pub(super) fn began(&mut self, pid: u32) {
+        if let Some(clock) = self.clocks.get_mut(&pid) {
+            clock.read_ns = clock.read_ns.saturating_sub(std::mem::take(&mut clock.met_ns));
         }
     }
 

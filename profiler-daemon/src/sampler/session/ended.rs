@@ -206,6 +206,31 @@ mod tests {
         }
     }
 
+    /// The same where a scan finds that a process of that name belongs to no target.
+    #[test]
+    fn a_name_that_a_process_of_no_target_has_too_says_nothing() {
+        let mut session = shells_pythons_and_rest();
+        session.counted.owners.as_mut().unwrap().end(REST);
+        session.assign(OTHERS, Some(SHELLS), true);
+        let of_none = std::os::unix::process::parent_id();
+        sample(&mut session, of_none);
+        let index = session.processes.get(of_none).unwrap().index;
+        let name = session.processes.infos()[index.0 as usize].comm.clone();
+        executes(&mut session, GONE, &name);
+        sample(&mut session, GONE);
+        session.assign(GONE, Some(PYTHONS), true);
+        session.counted.owners.as_mut().unwrap().scan_begins(clock::monotonic_ns());
+        session.scan_ended();
+        session.handle(born_now(CHILD, OTHERS));
+        executes(&mut session, CHILD, &name);
+        sample(&mut session, CHILD);
+        (0..2).for_each(|_| {
+            session.reading(0);
+        });
+        let owners = session.counted.owners.as_ref().unwrap();
+        assert_eq!([SHELLS, PYTHONS].map(|owner| owners.share(owner).unwrap().counts.samples), [1, 1]);
+    }
+
     /// No scan will say which target it belongs to.
     #[test]
     fn what_waits_for_a_scan_is_handed_over_when_the_session_ends() {

@@ -96,6 +96,9 @@ impl Session {
     pub(crate) fn scan_ended(&mut self) {
         let Some(owners) = &mut self.counted.owners else { return };
         let unassigned = owners.scan_ended(procfs::has_ended);
+        for process in unassigned.live.iter().filter_map(|pid| self.processes.get(*pid)) {
+            owners.note_program(self.processes.infos()[process.index.0 as usize].comm.clone(), None);
+        }
         unassigned.ended.into_iter().for_each(|pid| self.may_have_ended(pid));
         unassigned.live.into_iter().for_each(|pid| self.stop_counting(pid));
     }

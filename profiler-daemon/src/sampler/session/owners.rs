@@ -374,7 +374,7 @@ impl Owners {
     /// A process was created at `at_ns`: it counts for its parent's target, unless a scan has found another since.
     pub(super) fn forked(&mut self, pid: u32, parent: u32, at_ns: u64) {
         if self.assigned_ns.get(&pid).is_some_and(|assigned_ns| at_ns < *assigned_ns) {
-            return;
+            return self.clocks.began(pid);
         }
         self.clocks.born(pid);
         self.of.remove(&pid); // left from an earlier process with this id, whose end was not reported
@@ -453,7 +453,7 @@ impl Owners {
         Some(share.add(process, chain, sampled))
     }
 
-    /// Notes that `owner` has a process of this name because of that name; `None`: one has such a process for another reason, or none has it.
+    /// Notes that `owner` has a process of this name because of that name. `None`: a target has it for another reason, or no target has it.
     pub(super) fn note_program(&mut self, program: String, owner: Option<Owner>) {
         if self.programs.len() < MOST_PROGRAMS || self.programs.contains_key(&program) {
             let of = self.programs.entry(program).or_insert(owner);

@@ -222,6 +222,19 @@ fn a_birth_that_is_read_after_a_scan_undoes_nothing() {
     assert_eq!((host.of(SHELLS), host.of(PYTHONS)), ((1, 10.0), (1, 10.0)));
     host.owners.scan_begins(clock::monotonic_ns());
     assert!(host.owners.assigned_ns.is_empty(), "earlier births have been read");
+    // What it used between its birth and the scan is counted.
+    let computing = Stoppable::start();
+    let pid = computing.0.id();
+    let (born_ns, mut host) = (clock::monotonic_ns(), Host::new(false));
+    computing.use_up(10 * MS);
+    host.processes.adopt(pid, "worker");
+    host.owners.assign(pid, Some(PYTHONS));
+    computing.use_up(10 * MS);
+    host.owners.read_clocks(true);
+    host.owners.forked(pid, SHELL, born_ns);
+    host.owners.read_clocks(true);
+    let used_ms = computing.used_ns() as f64 / 1e6;
+    assert!((host.of(PYTHONS).1 - used_ms).abs() < 1e-6, "{} of {used_ms} ms", host.of(PYTHONS).1);
 }
 
 /// Records of forks may be lost, or given up where they cost too much.
