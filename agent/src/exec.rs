@@ -10,7 +10,7 @@
 //!
 //! Programs started without these functions (by system calls of the program's own, the C library's `wordexp`)
 //! are not sampled. What `system` and `popen` start is, as long as the program has not changed its
-//! environment; not by `popen` of a C library before 2.29, whose child is one of `fork`.
+//! environment. With glibc before 2.29 that does not hold for `popen`, which calls `fork`.
 
 use core::ffi::{CStr, c_char, c_int, c_void};
 use core::sync::atomic::Ordering::Relaxed;

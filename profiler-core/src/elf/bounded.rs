@@ -1,4 +1,4 @@
-//! A file of which no more is read than is allowed: its headers state how long its tables are, and may state anything.
+//! Limits how much of a file is read: its headers state how long its tables are, and may state anything.
 //!
 //! For unwinding, headers are read on the thread that samples, so a file that claims millions of sections is not read further.
 //! A compressed table is charged with its unpacked size before it is read.
@@ -52,7 +52,7 @@ pub struct Bounded<'a, R> {
 }
 
 impl<'a, R> Bounded<'a, R> {
-    /// The file, of which so much is read as this allows.
+    /// Reads `file` until the allowance is used up.
     pub fn new(file: R, allowance: &'a Allowance) -> Self {
         Self { file, allowance }
     }

@@ -15,6 +15,8 @@ const CALM_NS: u64 = 1_000_000_000;
 const DEAD_BAND: f64 = 1.1;
 /// Part of the budget that names may keep from samples: profiles would be named well and say little otherwise.
 const MOST_FOR_NAMES: f64 = 0.35;
+/// Windows that have waited for their names for so long get the whole of that (ns).
+const LONG_WAIT_NS: u64 = 2_000_000_000;
 /// If the granted budgets exceed what is available by this factor, it is shared again at once; controllers aim at nine
 /// tenths of their budgets.
 const SLACK: f64 = 1.05;
@@ -85,9 +87,11 @@ impl HostBudget {
         }
     }
 
-    /// Sets what names are expected to take (CPUs).
-    pub fn expect_names(&mut self, cpus: f64) {
-        self.expected_names_cpus = cpus;
+    /// Sets what names are expected to take (CPUs), and how long the oldest window has waited for its names (ns). After two seconds,
+    /// names get the most that they may take. Otherwise samples would use up the budget until the windows have waited too long, and are
+    /// named at once whatever that costs.
+    pub fn expect_names(&mut self, cpus: f64, waited_ns: u64) {
+        self.expected_names_cpus = if waited_ns >= LONG_WAIT_NS { self.most_for_names_cpus() } else { cpus };
     }
 
     /// CPUs reserved for names: the larger of what they took, averaged over minutes, and what they are expected to

@@ -33,6 +33,7 @@ pub mod mixture;
 pub mod order;
 pub mod precision;
 pub mod proportion;
+mod quantile;
 pub mod regression;
 pub mod sample_size;
 pub mod sequence;

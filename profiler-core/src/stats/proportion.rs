@@ -8,17 +8,16 @@
 //! Without samples, and for numbers that are none, every interval is [`Interval::UNKNOWN`]. An `x` outside of
 //! 0 … `n` is brought into it.
 
-use statrs::distribution::{Beta, ContinuousCDF};
+use statrs::distribution::Beta;
 
 use super::confidence::Confidence;
 use super::interval::Interval;
+use super::quantile::quantile;
 
 /// Up to here the library's beta distribution is exact to many digits; above, Wilson's interval is the same.
 const EXACT_COUNT: f64 = 1e4;
 /// Above, a small count out of many is a Poisson count, whose ends go with 1/n.
 const EXACT_SAMPLES: f64 = 1e8;
-/// Halvings of a bracket: all the digits a float has.
-const HALVINGS: usize = 60;
 
 /// p ± z·√(p(1−p)/n) (Stoker 2014, eq. 2.3), within 0 and 1. For comparison only.
 pub fn wald(x: f64, n: f64, confidence: Confidence) -> Interval {
@@ -114,16 +113,9 @@ fn poisson(p: f64, n: f64, confidence: Confidence) -> Interval {
     Interval { low: (scaled.low * factor).min(p), high: (scaled.high * factor).max(p) }
 }
 
-/// The share below which so much of a beta distribution lies. Halving always ends; the library's own inverse
-/// does not where its density underflows.
+/// The share with so much of a beta distribution below it.
 fn beta_quantile(a: f64, b: f64, below: f64) -> f64 {
-    let Ok(beta) = Beta::new(a, b) else { return f64::NAN };
-    let (mut low, mut high) = (0.0, 1.0);
-    for _ in 0..HALVINGS {
-        let middle = 0.5 * (low + high);
-        if beta.cdf(middle) < below { low = middle } else { high = middle }
-    }
-    0.5 * (low + high)
+    Beta::new(a, b).map_or(f64::NAN, |beta| quantile(&beta, (0.0, 1.0), below))
 }
 
 /// √((N−n)/(N−1)): what the error of n samples shrinks by when they are taken out of N and not put back (Stoker 2014,

@@ -87,8 +87,8 @@ impl Daemon {
     }
 }
 
-/// Answers the requests whose time range begins now: they read no window that ended before. Returns the others, which wait for what they
-/// read to be kept.
+/// Answers the requests whose time range begins now: they read no window that ended before. Returns the others, which wait until
+/// their windows are stored.
 fn answer_begins(waiting: Vec<FlushWaiter>) -> Vec<FlushWaiter> {
     let (begins, others): (Vec<_>, Vec<_>) = waiting.into_iter().partition(|waiting| waiting.flush.is_begin);
     begins.into_iter().for_each(|waiting| drop(waiting.reply.send(Ok(()))));

@@ -4,9 +4,6 @@ use profiler_core::rate::budget_division::Demand;
 
 use super::{Daemon, engines, host_cpus};
 
-/// Windows that have waited for so long for their names are given as much as names may take (ns).
-const LONG_WAIT_NS: u64 = 2_000_000_000;
-
 impl Daemon {
     /// Books what was spent, and grants each target its part of the host's budget.
     pub(super) fn share_budget(&mut self, now_ns: u64) {
@@ -23,8 +20,9 @@ impl Daemon {
         let room_ns = self.accounts.budget.room_ns(self.accounts.host.beside_names_cpus());
         self.profiles.writer.allow(self.accounts.budget.most_for_names_cpus(), room_ns);
         self.profiles.exports.allow(host_cpus(&self.settings));
-        let names_cpus = self.names_to_come_cpus(now_ns);
-        self.accounts.budget.expect_names(names_cpus);
+        let names_cpus = self.profiles.window_length.expected_cpus(self.sampled(), self.window_ns());
+        let waits_since_ns = self.profiles.writer.waits_since_ns().unwrap_or(now_ns);
+        self.accounts.budget.expect_names(names_cpus, now_ns.saturating_sub(waits_since_ns));
         let mut controllers: Vec<_> = engines(&mut self.targets, &self.apart, &mut self.sharing)
             .map(|engine| &mut engine.controller)
             .collect();
@@ -34,16 +32,6 @@ impl Daemon {
         let shares = self.accounts.budget.share(now_ns, housekeeping_cpus, &demands, &granted);
         for (controller, share) in controllers.iter_mut().zip(shares.iter().flat_map(|shares| &shares.of)) {
             controller.grant(share.granted_ratio);
-        }
-    }
-
-    /// What names are expected to take (CPUs). Windows that wait get what they may have at most: samples would take what they leave, until
-    /// the windows have waited so long that they are named whatever it costs.
-    fn names_to_come_cpus(&self, now_ns: u64) -> f64 {
-        let waits_since_ns = self.profiles.writer.waits_since_ns();
-        match waits_since_ns.is_some_and(|since_ns| now_ns.saturating_sub(since_ns) >= LONG_WAIT_NS) {
-            true => self.accounts.budget.most_for_names_cpus(),
-            false => self.profiles.window_length.expected_cpus(self.sampled(), self.window_ns()),
         }
     }
 

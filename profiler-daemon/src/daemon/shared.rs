@@ -331,9 +331,11 @@ impl Daemon {
     }
 
     /// Whether processes wait for a scan to say which target they belong to.
-    pub(super) fn has_waiting(&mut self) -> bool {
-        let owners = self.shared().and_then(|shared| shared.engine.session.counted.owners.as_ref());
-        owners.is_some_and(Owners::has_waiting)
+    pub(super) fn has_waiting(&self) -> bool {
+        let shared = self.sharing.shared.as_deref();
+        shared
+            .and_then(|shared| shared.engine.session.counted.owners.as_ref())
+            .is_some_and(Owners::has_waiting)
     }
 
     /// A scan has ended: assigns each process to its target, or to none.

@@ -13,7 +13,7 @@ use super::program::{Awaited, CodeFile, Home, JitJournal};
 use crate::objects::names::{NameRoom, Naming};
 use crate::roots::Roots;
 
-/// Why code has no name whose program's perf map was left unread.
+/// Why code has no name if the perf map of its program was not read.
 const TOO_MANY_ENDED: &str =
     "too many programs that generate code ended at once, and not all of their perf maps were read";
 

@@ -61,7 +61,7 @@ impl Symbols {
         self.process.may_go_on()
     }
 
-    /// Has the process that reads symbols drop what nobody needs, and ends it if nobody has asked it for long.
+    /// Has the process that reads symbols drop objects that are no longer used, and ends it if it has had no request for long.
     pub(crate) fn end_idle_process(&self, now_ns: u64) {
         self.process.drop_forgotten();
         if self.process.is_idle(now_ns) {

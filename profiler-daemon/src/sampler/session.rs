@@ -294,7 +294,7 @@ impl Session {
         }
     }
 
-    /// Forgets the processes whose end was reported and that no sample has hit since.
+    /// Forgets the processes that have ended and had no sample since.
     fn forget_ended_unknown(&mut self) {
         for pid in std::mem::take(&mut self.readings.ended_unknown) {
             if !self.processes.contains(pid) {

@@ -18,6 +18,7 @@
 mod marks;
 mod message;
 mod objects;
+mod part_counts;
 pub(crate) mod print;
 mod running;
 mod serve;

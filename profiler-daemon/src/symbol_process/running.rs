@@ -17,8 +17,9 @@ use prost::Message;
 
 use super::message::{
     Confine, LONGEST_REPLY, LONGEST_SHORT_REPLY, Nothing, SymbolRequest, SymbolResponse, WireReply,
-    WireRequest, is_bounded,
+    WireRequest,
 };
+use super::part_counts::is_bounded;
 use crate::sys::confine::ProcessBounds;
 use crate::sys::{clock, family, passing};
 

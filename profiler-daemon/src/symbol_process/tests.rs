@@ -555,7 +555,7 @@ fn what_is_dropped_here_is_closed_there() {
 
 /// The thread that samples drops them, hundreds at a time.
 #[test]
-fn whoever_drops_objects_sends_nothing_to_a_process_that_does_not_read() {
+fn dropping_objects_sends_nothing_to_a_process_that_does_not_read() {
     const OBJECTS: usize = 200;
     let Some((_folder, path, _)) = library_of(&nested(10)) else { return };
     let process = SymbolProcess::default();

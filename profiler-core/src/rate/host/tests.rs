@@ -128,6 +128,19 @@ fn names_lower_no_rate_and_wait_for_what_samples_leave() {
     assert!(host.room_ns(0.008) < 0.07e9, "names have used what there was");
 }
 
+/// Samples that are granted the whole budget would leave no room for the windows of a start.
+#[test]
+fn samples_leave_room_for_the_names_of_windows_that_wait() {
+    for (waited_ns, kept) in [(0, 0.0), (LONG_WAIT_NS - 1, 0.0), (LONG_WAIT_NS, MOST_FOR_NAMES)] {
+        let mut host = HostBudget::new(0.02);
+        let at_ns = second(&mut host, 0, 0.0);
+        host.expect_names(0.0, waited_ns);
+        let division = host.share(at_ns, 0.0, &[busy(2.0)], &[0.005]).unwrap();
+        let granted_cpus = division.of[0].granted_ratio * 2.0;
+        assert!((granted_cpus / (0.02 * (1.0 - kept)) - 1.0).abs() < 0.01, "{waited_ns}: {granted_cpus}");
+    }
+}
+
 #[test]
 fn however_much_names_take_samples_have_two_thirds() {
     let demand = busy(1.0);
@@ -137,7 +150,7 @@ fn however_much_names_take_samples_have_two_thirds() {
         let names_ns = if tick > 600 { 0.01 * TICK_NS as f64 } else { 0.0 };
         let samples_ns = 0.9 * granted[0] * TICK_NS as f64;
         host.book(tick * TICK_NS, samples_ns + names_ns, 0.0, names_ns);
-        host.expect_names(if tick > 600 { 0.01 } else { 0.0 });
+        host.expect_names(if tick > 600 { 0.01 } else { 0.0 }, 0);
         if let Some(shares) = host.share(tick * TICK_NS, 0.0, &[demand], &granted) {
             granted = [shares.of[0].granted_ratio];
         }

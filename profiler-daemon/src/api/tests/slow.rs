@@ -33,7 +33,7 @@ fn slow_and_silent_clients_are_dropped_and_others_come_to_their_turn() {
 }
 
 #[test]
-fn who_asks_for_windows_that_are_long_in_naming_is_told_how_to_get_them() {
+fn an_answer_says_how_to_get_windows_that_take_long_to_name() {
     let naming = Duration::from_millis(200);
     let daemon = Daemon::with(ApiBounds { naming, ..ApiBounds::default() }, |_, _| {});
     daemon.heard.keeps_nothing.store(true, Ordering::Relaxed);

@@ -33,7 +33,7 @@ pub(super) struct Readings {
     /// processes, and to end windows.
     pub(super) once_ns: u64,
     pub(super) exits: Exits,
-    /// Processes whose end was reported since the last reading, and that no sample had hit by then.
+    /// Processes that ended since the last reading and had no sample by then.
     pub(super) ended_unknown: FxHashSet<u32>,
     /// Processes that had no CPU clock any more at the last reading.
     gone: Vec<u32>,

@@ -1,4 +1,4 @@
-//! What becomes of windows whose file cannot be read or is damaged, and of a cursor that cannot be written.
+//! Sending when files of windows cannot be read or are damaged, and when the cursor cannot be written.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
