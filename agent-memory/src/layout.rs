@@ -207,20 +207,10 @@ impl<'a> Memory<'a> {
         self.words[word].store(value, Relaxed);
     }
 
-    /// Sets the mean period; each thread follows at its next sample.
-    pub fn set_period_ns(&self, period_ns: u64) {
-        self.set(at::PERIOD, period_ns);
-    }
-
     /// Bytes of stack to copy.
     #[inline]
     pub fn stack_bytes(&self) -> u64 {
         self.get(at::STACK_BYTES)
-    }
-
-    /// Sets how many bytes of stack are copied from now on.
-    pub fn set_stack_bytes(&self, bytes: u64) {
-        self.set(at::STACK_BYTES, bytes);
     }
 
     /// Whether the kernel may be asked to copy a stack.
@@ -423,7 +413,7 @@ mod tests {
         memory.beat(1_060);
         assert_eq!(memory.period_at_ns(1_061), 4_000_000);
         for (told, followed) in [(0, SHORTEST_NS), (u64::MAX, LONGEST_NS)] {
-            memory.set_period_ns(told);
+            memory.set(at::PERIOD, told);
             assert_eq!(memory.period_at_ns(1_061), followed);
         }
     }

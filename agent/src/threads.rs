@@ -262,7 +262,6 @@ pub(crate) fn enter_latecomer(memory: &Memory<'_>) {
     if used().iter().enumerate().any(|(index, thread)| is_own(thread) && has_slot(index)) {
         return;
     }
-    memory.note_unseen(sys::thread_cpu_ns());
     enter_running(memory, pid, tid);
 }
 

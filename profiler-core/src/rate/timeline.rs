@@ -30,6 +30,9 @@ const MIXED: f64 = 4.0;
 /// Weight of the latest span in the utilisation of the event.
 const UTILISATION_GAIN: f64 = 0.3;
 
+/// Spans that are kept for samples on their way: those of half a minute and more. An idle CPU may take no sample for days.
+const MOST_SPANS: usize = 512;
+
 /// A span with one period.
 #[derive(Clone, Copy, Debug)]
 struct PeriodSpan {
@@ -138,6 +141,9 @@ impl PeriodTimeline {
     /// after the call.
     pub fn set(&mut self, at_ns: u64, period_ns: u64, mean_period_ns: u64) {
         let at_ns = at_ns.max(self.latest().at_ns);
+        while self.spans.len() >= MOST_SPANS {
+            self.leave_span();
+        }
         self.spans.push_back(PeriodSpan { at_ns, period_ns: period_ns.max(1), samples: 0 });
         (self.mean_ns, self.fresh, self.last_sample_ns, self.due_at_ns) =
             (mean_period_ns.max(1), 0, at_ns, None);

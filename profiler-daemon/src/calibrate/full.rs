@@ -1,19 +1,21 @@
 //! The thorough calibration: a process does fixed work sampled and unsampled in turns (A B B A), sampled as a run
 //! samples it, drained by the profiler on another CPU.
 
+use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use profiler_core::rate::calibration::{FitError, Trial, fit};
-use profiler_core::rate::{CacheSensitivity, Cost, CostModel, HandlerTime, SampleKind, handler_costs};
+use profiler_core::rate::{CacheSensitivity, Cost, CostModel, handler_costs};
 use profiler_core::unwind::method::Method;
 use serde::Serialize;
 
 use super::bench::{Bench, PERIOD_NS, WorkShape};
+use super::delays::{self, Delays, HandlerDelays};
 use super::place::CpuPair;
 use super::spin::SpinKind;
 use crate::sampler::access::Access;
-use crate::sampler::interrupt_probe;
+use crate::sys::affinity::stay_on;
 
 /// CPU time of one unsampled slice of work (ns): long enough that the interrupts which start and stop the clocks do not count.
 const SLICE_NS: u64 = 120_000_000;
@@ -31,15 +33,10 @@ const COPIES: [u32; 3] = [1 << 10, 8 << 10, 24 << 10];
 const COPIED_DEPTH: u64 = 20;
 /// Repetitions, A B B A each, of what happens without a sample.
 const EVENT_ROUNDS: usize = 10;
-/// Mean period of rare samples (ns), between which the kernel's code leaves the caches.
-const RARE_PERIOD_NS: u64 = 1_000_000;
-/// Rounds with them.
-const RARE_ROUNDS: usize = 16;
-const RARE_PATIENCE: Duration = Duration::from_secs(15);
-const LEAST_TRIALS: usize = 4;
+/// Rounds of delays, in which the kernel's handler is timed and samples are rare, too.
+const DELAY_ROUNDS: usize = 50;
 /// Steps of the whole, for whoever shows the progress.
-pub(super) const STEPS: u64 =
-    (2 * ROUNDS * (DEPTHS.len() + COPIES.len()) + RARE_ROUNDS + 3 * EVENT_ROUNDS) as u64;
+pub(super) const STEPS: u64 = (2 * ROUNDS * (DEPTHS.len() + COPIES.len()) + 1 + 3 * EVENT_ROUNDS) as u64;
 
 /// What a sample costs, by what it is made of.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
@@ -58,7 +55,7 @@ pub(super) struct Characterised {
     pub(super) compute: SampleCosts,
     /// What samples cost a program that waits for memory.
     pub(super) memory: SampleCosts,
-    /// What rare ones cost a program that computes.
+    /// For how long rare ones, with their few frames, delay a program that computes.
     pub(super) rare: Cost,
     /// What samples cost the profiler itself.
     pub(super) own: SampleCosts,
@@ -88,7 +85,8 @@ pub(super) fn characterise(access: Access, place: CpuPair, step: impl Fn() + Cop
         times.extend(bench.handler(shape, iterations / TIMED)?);
         step();
     }
-    let (rare, rare_kind) = rare(&mut bench, slices[0], step)?;
+    let delays = delays_on(place.work, access)?;
+    step();
     let mut repeated = |measure: fn(&mut Bench) -> Result<Trial<1>>| {
         let trials = (0..EVENT_ROUNDS).map(|_| measure(&mut bench).inspect(|_| step()));
         let [cost] = fit(&trials.collect::<Result<Vec<_>>>()?).map_err(too_unsteady)?;
@@ -105,11 +103,12 @@ pub(super) fn characterise(access: Access, place: CpuPair, step: impl Fn() + Cop
         per_switch_ns,
         per_side_record_ns,
         per_fork_ns,
-        per_interrupt_ns: interrupt_probe::calibrate(access, place.work),
+        per_interrupt_ns: delays.interrupt,
         ..CostModel::default()
     };
     let handlers = [handler_costs(&computing), handler_costs(&waiting)];
-    let model = with_handler(model, compute.per_sample_ns, handlers, rare_kind);
+    let model = with_handler(model, handlers, delays.handler);
+    let rare = delays.rare.unwrap_or(delays.sample);
     Ok(Characterised { model, compute, memory, rare, own, load_ratio: bench.load_ratio() })
 }
 
@@ -117,51 +116,24 @@ pub(super) fn characterise(access: Access, place: CpuPair, step: impl Fn() + Cop
 /// the handler: its times measure these costs more precisely than slices do.
 fn with_handler(
     model: CostModel,
-    computing: Cost,
-    [handler_computing, handler_waiting]: [Option<[Cost; 3]>; 2],
-    rare: Option<SampleKind>,
+    [computing, waiting]: [Option<[Cost; 3]>; 2],
+    delays: Option<HandlerDelays>,
 ) -> CostModel {
-    let Some((warm, cold)) = handler_computing.zip(handler_waiting) else { return model };
-    let often = SampleKind { sample: computing, handler: warm[0], frames: 0.0 };
-    let kinds: Vec<SampleKind> = std::iter::once(often).chain(rare).collect();
+    let Some((warm, cold)) = computing.zip(waiting) else { return model };
     CostModel {
         per_frame_ns: warm[1].pooled(cold[1]),
         per_byte_ns: warm[2].pooled(cold[2]),
         per_handler_ns: Some(warm[0].pooled(cold[0])),
-        cache_sensitivity: CacheSensitivity::fit(&kinds, warm),
+        cache_sensitivity: delays.and_then(|found| CacheSensitivity::fit(&found.kinds, found.costs)),
         ..model
     }
 }
 
-/// What a rare sample costs, its few frames included; with what its handler takes, where that could be timed. Of work that
-/// computes: what a slice of reading memory takes varies by more than rare samples cost.
-fn rare(bench: &mut Bench, iterations: u64, step: impl Fn()) -> Result<(Cost, Option<SampleKind>)> {
-    let shape = WorkShape {
-        kind: SpinKind::Compute,
-        method: Method::Fp,
-        frames: DEPTHS[0],
-        copied_bytes: 0,
-        period_ns: RARE_PERIOD_NS,
-    };
-    let (mut trials, mut times) = (Vec::new(), Vec::new());
-    let began = Instant::now();
-    for _ in (0..RARE_ROUNDS).take_while(|round| *round < LEAST_TRIALS || began.elapsed() < RARE_PATIENCE) {
-        let (Trial { extra_ns, counts: [samples, ..] }, _) = bench.samples(shape, iterations)?;
-        trials.push(Trial { extra_ns, counts: [samples] });
-        times.extend(bench.handler(shape, iterations / TIMED)?);
-        step();
-    }
-    let [sample] = fit(&trials).map_err(too_unsteady)?;
-    Ok((sample, all_alike(&times).map(|(handler, frames)| SampleKind { sample, handler, frames })))
-}
-
-/// What the handler takes for samples of one shape, and the frames of one.
-fn all_alike(times: &[HandlerTime]) -> Option<(Cost, f64)> {
-    let frames = times.iter().map(|time| time.frames as f64).sum::<f64>() / times.len() as f64;
-    let without: Vec<HandlerTime> =
-        times.iter().map(|time| HandlerTime { frames: 0, stack_bytes: 0, ..*time }).collect();
-    let [all, ..] = handler_costs(&without)?;
-    Some((all, frames))
+/// What samples delay a thread of ours on the CPU of the work, which does nothing meanwhile.
+fn delays_on(cpu: u32, access: Access) -> Result<Delays> {
+    let measure = move || stay_on(cpu).and_then(|()| delays::measure(access, cpu, DELAY_ROUNDS, true));
+    let measured = thread::Builder::new().name("calibrate".to_owned()).spawn(measure)?.join();
+    Ok(measured.map_err(|_| anyhow::anyhow!("the measuring thread failed"))??)
 }
 
 /// Both kinds of work, by every depth and copy.

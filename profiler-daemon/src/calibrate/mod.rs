@@ -2,19 +2,21 @@
 //! and kept between runs. The method is that of Saavedra-Barrera 1988 (docs/references.md): costs of operations
 //! from runs with known counts.
 //!
-//! - It samples as a run does, with the same sampler and session, on another CPU than the work.
+//! - The thorough one samples as a run does, with the same sampler and session, on another CPU than the work.
+//!   What a run infers from handler times is measured in turns with them, in [`delays`].
 //! - A sample costs a program that waits for memory a tenth more than one that computes, by the stopwatch.
 //!   Until the handler was timed, the model uses the middle of the two, and the difference is part of its
 //!   error.
 //! - A slice begins with a round through that memory: the rings opened for a slice push it out of the shared
 //!   cache, and 3 to 6 µs per sample of that were once taken for the sample's cost.
 //! - Samples cost half as much again at 100/s as at 5,000/s, because the kernel's code leaves the caches in
-//!   between. So the calibration samples at 4,000/s and at 1,000/s.
+//!   between. So the calibration samples at 10,000/s, 4,000/s and 1,000/s.
 //! - A new task with inherited events costs about ten times a mapping.
 
 mod bench;
 mod cache;
 mod child;
+mod delays;
 mod full;
 mod gaps;
 mod load;

@@ -94,7 +94,7 @@ impl Report<'_> {
         }
         if let Some(parts) = self.parts {
             row("  while the program computes", parts.compute.per_sample_ns);
-            row("    a quarter as often, 5 frames", parts.rare);
+            row("    a quarter as often, few frames", parts.rare);
             row("  while it waits for memory", parts.memory.per_sample_ns);
         }
         row("a frame, walked", model.per_frame_ns);

@@ -27,7 +27,7 @@ const BYTE: Cost = Cost::new(0.15, 0.1);
 
 /// As kept from before, else measured on the calling thread. What was kept from a busy hour is measured again in a quiet one.
 pub(crate) fn prepare() -> Calibration {
-    if let Some(model) = kept_or_measured() {
+    if let Some(model) = kept_or_measured().filter(CostModel::is_plausible) {
         return Calibration { model, note: None };
     }
     let note = "the cost of a signal could not be measured; a cautious guess is used".to_owned();
@@ -103,6 +103,8 @@ mod tests {
     #[test]
     fn what_is_guessed_and_what_is_measured_is_plausible() {
         let outside = Outside { cost: Cost::new(9_000.0, 900.0), ticks: None };
-        assert!(model(outside).is_plausible() && prepare().model.is_plausible());
+        assert!(model(outside).is_plausible());
+        let prepared = prepare(); // on a busy machine a guess, which says so
+        assert!(prepared.model.is_plausible() || prepared.note.is_some(), "{:?}", prepared.model);
     }
 }

@@ -53,7 +53,7 @@ const BIRTH_NS: u64 = 1_000_000;
 /// How often threads are listed again while clocks are renewed. Each listing only finds children of threads
 /// that the one before found.
 const GENERATIONS: usize = 3;
-/// A drain reads at most 32 MiB of what agents have written; their rings hold 1 GiB together.
+/// A drain reads at most 32 MiB of what agents have written; their rings hold 172 MiB together, and are written meanwhile.
 const LAST_DRAINS: usize = 32;
 /// Rate changes by the bucket below this (in logarithms) are left out of the history of the rate.
 const WORTH_NOTING: f64 = 0.2;
@@ -169,13 +169,20 @@ impl<L: DecisionLog> Engine<L> {
         self.sampler.start()
     }
 
-    /// Attaches to threads that started while the first ones were attached to.
+    /// Attaches to threads that started while the first ones were attached to. Where the clocks cannot be renewed for them,
+    /// the first ones go on.
     pub(crate) fn catch_up_with_threads(&mut self) -> Result<(), OpenError> {
         let threads = self.threads();
         if self.sampler.unattached(threads.clone()).is_empty() {
             return Ok(());
         }
-        self.renew(Attachment::Tasks(threads), self.settings)
+        match self.renew(Attachment::Tasks(threads), self.settings) {
+            Err(error @ (OpenError::TooManyEvents { .. } | OpenError::Other(_))) => {
+                self.note(explain::not_renewed(error));
+                Ok(())
+            }
+            renewed => renewed,
+        }
     }
 
     /// Reopens the clocks under these settings; if that fails, the old ones go on under theirs. Threads that were

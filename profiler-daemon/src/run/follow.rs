@@ -74,17 +74,16 @@ impl Stop {
     }
 }
 
-/// Two Ctrl-C within this time ask to leave the command alone: one by one, they are the command's, as a shell or a debugger
-/// uses them.
+/// Two Ctrl-C, or two SIGTERM, within this time ask to leave the command alone: one by one, they are the command's.
 const TWICE: Duration = Duration::from_secs(2);
 
 /// Signals that ask a command to stop.
 #[derive(Default)]
 pub(super) struct Requests {
     /// When the terminal last sent one.
-    last: Option<Instant>,
-    /// Whether one was passed on.
-    passed_on: bool,
+    by_terminal: Option<Instant>,
+    /// When one was last passed on.
+    passed_on: Option<Instant>,
 }
 
 impl Requests {
@@ -100,7 +99,8 @@ impl Requests {
         if !of_terminal {
             command.signal(signal);
         }
-        let is_second = self.is_second(of_terminal, Instant::now());
+        // To many programs SIGHUP means that they shall read their settings again.
+        let is_second = signal != Signal::SIGHUP && self.is_second(of_terminal, Instant::now());
         is_second.then(|| {
             terminal.say("the command goes on, and is no longer sampled");
             Stop::LeftAlone(signal)
@@ -108,10 +108,8 @@ impl Requests {
     }
 
     fn is_second(&mut self, of_terminal: bool, now: Instant) -> bool {
-        if !of_terminal {
-            return std::mem::replace(&mut self.passed_on, true);
-        }
-        let last = self.last.replace(now);
+        let last = if of_terminal { &mut self.by_terminal } else { &mut self.passed_on };
+        let last = last.replace(now);
         last.is_some_and(|last| now.saturating_duration_since(last) < TWICE)
     }
 }
@@ -174,7 +172,7 @@ mod tests {
         let at = |seconds| now + Duration::from_secs(seconds);
         let seen = [0, 10, 20, 21].map(|seconds| requests.is_second(true, at(seconds)));
         assert_eq!(seen, [false, false, false, true]);
-        // Those of others are counted by themselves.
-        assert_eq!([22, 60].map(|seconds| requests.is_second(false, at(seconds))), [false, true]);
+        // Those that come from elsewhere are counted by themselves.
+        assert_eq!([22, 60, 61].map(|seconds| requests.is_second(false, at(seconds))), [false, false, true]);
     }
 }

@@ -10,7 +10,6 @@ use std::thread;
 use std::time::Duration;
 
 use nix::unistd::gettid;
-use profiler_core::rate::{Cost, interrupt_cost};
 use profiler_core::record::{Record, RecordFormat};
 use profiler_core::sorter::RecordQueue;
 
@@ -27,8 +26,6 @@ const PERIOD_NS: u64 = 100_000;
 /// another: if that took a second, a short run would lose its samples by one that was disturbed.
 const PAUSE: Duration = Duration::from_secs(5);
 const FIRST_PAUSES: [Duration; 2] = [Duration::from_millis(20), Duration::from_secs(1)];
-/// Measurements that make the figure of a calibration.
-const CALIBRATED: usize = 12;
 /// Ring size (bytes) for the samples of a measurement.
 const RING_BYTES: usize = 16 << 10;
 /// Loop iterations of a step, which take some tens of nanoseconds.
@@ -97,19 +94,8 @@ fn measure_for_ever(access: Access) {
     }
 }
 
-/// What a sample costs such a thread on this CPU; `None` where that cannot be found out.
-pub(crate) fn calibrate(access: Access, cpu: u32) -> Option<Cost> {
-    let measure = move || {
-        affinity::stay_on(cpu).ok()?;
-        let times_ns: Vec<f64> =
-            (0..CALIBRATED).filter_map(|_| measure(access, cpu).ok()).flatten().collect();
-        interrupt_cost(&times_ns)
-    };
-    thread::Builder::new().name("interrupts".to_owned()).spawn(measure).ok()?.join().ok()?
-}
-
 /// Spins, and measures how long each sample delays the calling thread, which must stay on this CPU (ns).
-fn measure(access: Access, cpu: u32) -> io::Result<Vec<f64>> {
+pub(crate) fn measure(access: Access, cpu: u32) -> io::Result<Vec<f64>> {
     let format = RecordFormat::new(false);
     let clock = ClockEvent {
         period_ns: PERIOD_NS,
@@ -123,7 +109,7 @@ fn measure(access: Access, cpu: u32) -> io::Result<Vec<f64>> {
     let mut event = Event::clock(Scope::Task { tid: gettid().as_raw() as u32, cpu }, &clock)?;
     let mut ring = PerfRing::map(event.fd(), RING_BYTES)?;
     event.enable()?;
-    let found = interruptions::<()>(SPIN_NS, LONGER_NS, step, || None);
+    let found = stand_still(SPIN_NS);
     event.disable()?;
     let mut samples_ns = Vec::new();
     while let Some(raw) = ring.front() {
@@ -135,12 +121,17 @@ fn measure(access: Access, cpu: u32) -> io::Result<Vec<f64>> {
     Ok(held_up(&found, &samples_ns))
 }
 
+/// Works for so long (ns), and finds when the calling thread stood still.
+pub(crate) fn stand_still(for_ns: u64) -> Vec<Interruption<()>> {
+    interruptions(for_ns, LONGER_NS, step, || None)
+}
+
 fn step() {
     std::hint::black_box((0..STEP).fold(1_u32, |x, y| std::hint::black_box(x ^ y)));
 }
 
 /// The share of each sample of the interruption that it lies in (ns). Where an interrupt takes longer than the period, several do.
-fn held_up(found: &[Interruption<()>], samples_ns: &[u64]) -> Vec<f64> {
+pub(crate) fn held_up(found: &[Interruption<()>], samples_ns: &[u64]) -> Vec<f64> {
     let of = |one: &Interruption<()>| {
         let within = one.at_ns.saturating_sub(SLACK_NS)..one.at_ns + one.stood_ns + SLACK_NS;
         let samples = samples_ns.iter().filter(|at_ns| within.contains(at_ns)).count();

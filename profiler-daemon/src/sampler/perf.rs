@@ -110,6 +110,8 @@ pub(crate) struct PerfSampler {
     online: Vec<OnlineCpu>,
     /// Why no clock could be opened for some thread that lives.
     refused: Option<io::Error>,
+    /// Live threads that got no clock when clocks were last opened for all.
+    left_out: FxHashSet<u32>,
     /// Index of the clock at which the next redraws begin.
     next_redraw: usize,
     /// CPU time counted by closed clocks of threads, without what their replacements had counted by then (ns). `None`
@@ -160,12 +162,13 @@ impl PerfSampler {
             attachment,
             online,
             refused: None,
+            left_out: FxHashSet::default(),
             next_redraw: 0,
             closed_ns: Some(0),
         };
         let opened = sampler.open_clocks(&sampler.attachment.followed())?;
         sampler.attachment.leave_out(&opened.refused);
-        sampler.clocks = opened.clocks;
+        (sampler.clocks, sampler.left_out) = (opened.clocks, opened.refused);
         Ok(sampler)
     }
 
@@ -299,7 +302,7 @@ impl Source for PerfSampler {
         match opened {
             Ok(refused) => {
                 self.attachment.leave_out(&refused);
-                self.online = online;
+                (self.online, self.left_out) = (online, refused);
                 Ok(())
             }
             Err(error) => {
@@ -386,12 +389,17 @@ impl Source for PerfSampler {
         let tasks: Vec<EventScope> = threads.iter().copied().map(EventScope::Task).collect();
         let refused = match self.open_and_run(&tasks) {
             Err(OpenError::TargetGone) => FxHashSet::default(),
+            Err(OpenError::TargetNotPermitted(cause)) => {
+                self.refused = Some(cause);
+                threads.iter().copied().collect()
+            }
             opened => opened?,
         };
         if let Attachment::Tasks(attached) = &mut self.attachment {
             attached.extend(threads);
         }
         self.attachment.leave_out(&refused);
+        self.left_out.extend(refused);
         Ok(())
     }
 
@@ -452,7 +460,7 @@ impl Source for PerfSampler {
     fn unattached(&self, mut threads: Vec<u32>) -> Vec<u32> {
         let Attachment::Tasks(attached) = &self.attachment else { return Vec::new() };
         let attached: FxHashSet<&u32> = attached.iter().collect();
-        threads.retain(|thread| !attached.contains(thread));
+        threads.retain(|thread| !attached.contains(thread) && !self.left_out.contains(thread));
         threads
     }
 
@@ -530,9 +538,19 @@ mod tests {
     }
 
     #[test]
-    fn who_was_refused_is_not_attached_to() {
+    fn threads_that_are_refused_are_left_out() {
         let mut attachment = Attachment::Tasks(vec![1, 2, 3]);
         attachment.leave_out(&FxHashSet::from_iter([2]));
         assert!(matches!(attachment, Attachment::Tasks(threads) if threads == [1, 3]));
+    }
+
+    /// Of threads that were left out, clocks are not asked for again before all are opened anew.
+    #[test]
+    fn threads_that_were_left_out_are_not_unattached() {
+        let Some(mut sampler) = sampler(vec![this_thread()]) else { return };
+        sampler.left_out.insert(1);
+        assert_eq!(sampler.unattached(vec![1, 2, this_thread()]), [2]);
+        sampler.open_incoming(sampler.attachment().clone(), settings()).unwrap();
+        assert_eq!(sampler.unattached(vec![1, 2, this_thread()]), [1, 2]);
     }
 }

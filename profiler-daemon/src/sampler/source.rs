@@ -190,7 +190,7 @@ pub(crate) trait Source {
         false
     }
 
-    /// Those of these threads without a clock of their own.
+    /// Those of these threads without a clock of their own, except for those that were refused one.
     fn unattached(&self, _threads: Vec<u32>) -> Vec<u32> {
         Vec::new()
     }

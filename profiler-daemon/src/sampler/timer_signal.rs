@@ -45,7 +45,7 @@ use super::source::{Attachment, ClockSettings, Drained, Nature, Source, StartErr
 use crate::inject::{InjectionRefused, Meanwhile};
 use crate::sys::agent_memory::AgentMemory;
 use crate::sys::maps::regions;
-use crate::sys::{clock, limits, self_copy, signal_cost};
+use crate::sys::{clock, limits, procfs, self_copy, signal_cost};
 
 /// The largest weight of a sample (ns); a larger one is not a valid record.
 const HEAVIEST_NS: u64 = 3_600_000_000_000;
@@ -327,6 +327,10 @@ impl Source for TimerSampler {
             self.unannounced.look(now_ns, owners);
         }
         let ended = self.slots.free_ended(&memory, until_ns);
+        // Their numbers may be given to other processes.
+        for owner in ended.iter().filter(|owner| owner.tid == owner.pid && procfs::has_ended(owner.pid)) {
+            self.target.known.remove(&owner.pid);
+        }
         for ended in ended.into_iter().filter(|ended| !self.descendants.is_excluded(ended.pid)) {
             handle(Drained::Record(Record::Exit(ended.of_own_process()), 0));
         }

@@ -150,6 +150,24 @@ fn a_process_of_another_user() -> Result<()> {
     Ok(())
 }
 
+/// One that may be sampled is, whatever becomes of the other.
+#[test]
+fn a_process_of_another_user_beside_an_own_one() -> Result<()> {
+    needs_root!("becoming another user");
+    let _settings = own_settings();
+    let _paranoid = Sysctl::kernel("perf_event_paranoid", "1")?;
+    let foreign = busy("60")?;
+    let nobody = Sweetspot::new().unprivileged()?;
+    let copy = nobody.copy_for_all(&program("mix_nofp")?)?;
+    let own =
+        start(Command::new(NOBODY[0]).args(&NOBODY[1..]).arg(copy).args(["--cpu", "60", "--depth", "20"]))?;
+    let pids = [&own, &foreign].map(|process| process.id().to_string());
+    let ended = fine(run(&mut nobody.command("attach", &["--duration", "2s", &pids[0], &pids[1]]))?)?;
+    anyhow::ensure!(ended.stdout.contains("spin") || ended.stdout.contains("mix_nofp"), "{ended:#?}");
+    anyhow::ensure!(ended.stderr.contains("not sampled"), "{ended:#?}");
+    Ok(())
+}
+
 /// Kernels of some distributions know a level 3 that refuses everything; others treat it as 2.
 #[test]
 fn perf_event_paranoid_too_high() -> Result<()> {

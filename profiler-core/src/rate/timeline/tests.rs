@@ -251,3 +251,15 @@ fn programs_in_step_with_the_tick_are_sampled_as_any_other() {
         assert!(fixed.iter().all(|ratio| *ratio == 0.0 || *ratio > 3.9), "{program:?}: {fixed:?}");
     }
 }
+
+/// As on an isolated CPU, where only the idle task runs.
+#[test]
+fn a_clock_without_samples_keeps_few_spans() {
+    let mut timeline = PeriodTimeline::new(0, 1_000_000);
+    timeline.run_on(true);
+    for at in 1..100_000 {
+        timeline.set(at * 100_000_000, 1_000_000, 1_000_000);
+    }
+    assert_eq!(timeline.spans.len(), MOST_SPANS);
+    assert_eq!(timeline.weight(99_999 * 100_000_000), 1_000_000);
+}

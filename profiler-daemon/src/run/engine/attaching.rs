@@ -144,12 +144,11 @@ impl<L: DecisionLog> Engine<L> {
         if !is_due {
             return;
         }
-        self.attaching.members_changed = false;
         let stacks = &self.session.stacks;
         let wanted =
             ClockSettings { method: stacks.method(), stack_bytes: stacks.copy_bytes(), ..self.settings };
         if self.nature.attaches_itself {
-            (self.settings, self.reports.changed) = (wanted, false);
+            (self.settings, self.reports.changed, self.attaching.members_changed) = (wanted, false, false);
             let _ = self.sampler.open_incoming(Attachment::ByItself, wanted); // only changes settings
             return;
         }
@@ -174,7 +173,7 @@ impl<L: DecisionLog> Engine<L> {
             self.attaching.switches.come(threads);
         }
         let Err(error) = self.renew(attachment, wanted) else {
-            self.reports.changed = false;
+            (self.reports.changed, self.attaching.members_changed) = (false, false);
             return self.session.set_mappings_reported(wanted.mappings);
         };
         self.attaching.failed_ns = Some(now_ns);

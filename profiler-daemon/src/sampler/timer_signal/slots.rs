@@ -8,6 +8,8 @@ use profiler_core::record::Task;
 
 use crate::sys::procfs;
 
+/// A record is of no real time if it lies this far ahead (ns). While rings are read, others are still written.
+const IMPOSSIBLE_NS: u64 = 1_000_000_000;
 /// A process that is killed does not end its slots; dead processes are looked for this often (ns).
 const LOOK_FOR_DEAD_NS: u64 = 1_000_000_000;
 
@@ -130,8 +132,8 @@ impl Slots {
         memory.claims() != self.claims || self.taken.iter().any(|&index| holds(index))
     }
 
-    /// Hands over the words of every record made until `until_ns`, in time order, and also of records with a time in
-    /// the future: they would block all records behind them.
+    /// Hands over the words of every record made until `until_ns`, in time order, and also of records with a time that
+    /// cannot be: they would block all records behind them.
     pub(super) fn drain(
         &mut self,
         memory: &Memory<'_>,
@@ -148,7 +150,7 @@ impl Slots {
         }
         let mut left = MOST_WORDS;
         while let Some(Reverse((time_ns, index))) = next.pop() {
-            if time_ns > until_ns && time_ns <= now_ns {
+            if time_ns > until_ns && time_ns <= now_ns.saturating_add(IMPOSSIBLE_NS) {
                 continue;
             }
             let Some((_, length)) = self.peek(memory, index) else { continue };

@@ -270,3 +270,33 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn a_number_that_is_given_again_is_another_process() {
+    const PID: u32 = 5_000_070; // no process has it, so the one that had it has ended
+    let mut sampler = sampler(70);
+    let shared = Arc::clone(&sampler.shared.memory);
+    let memory = Memory::open(shared.words()).unwrap();
+    for at_ns in [5, 15] {
+        let slot = memory.slot(memory.claim(PID, PID).unwrap()).unwrap();
+        let name = *b"cc1\0\0\0\0\0\0\0\0\0\0\0\0\0";
+        assert!(write(&slot, &agent_memory::Begun::words(RecordKind::Executed, at_ns, 1, name)));
+        slot.end();
+        let told = told(&mut sampler, at_ns + 5);
+        assert!(told.contains(&format!("{PID} from 70 in {PID}")), "{told:?}");
+    }
+}
+
+/// Records that are written while rings are read wait for those of other threads, which may be older.
+#[test]
+fn what_is_written_during_a_reading_waits_for_the_next() {
+    let mut sampler = sampler(70);
+    let shared = Arc::clone(&sampler.shared.memory);
+    let memory = Memory::open(shared.words()).unwrap();
+    let slot = memory.slot(memory.claim(70, 70).unwrap()).unwrap();
+    let soon_ns = clock::monotonic_ns() + 500_000_000;
+    assert!(write(&slot, &sample_at(soon_ns, 1, &[])));
+    assert!(told(&mut sampler, 50).iter().all(|told| !told.starts_with("sample")));
+    assert!(sampler.has_records());
+    assert!(told(&mut sampler, soon_ns)[0].starts_with("sample of 70"));
+}
