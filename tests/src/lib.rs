@@ -16,6 +16,7 @@ pub mod experiment;
 pub mod figures;
 pub mod first_seconds;
 pub mod folded;
+pub mod fuse;
 pub mod groups;
 pub mod guards;
 pub mod host;
