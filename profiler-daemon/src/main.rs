@@ -19,6 +19,7 @@ mod fleet;
 mod inject;
 mod jit;
 mod objects;
+mod opener;
 mod output;
 mod plan;
 mod plot;

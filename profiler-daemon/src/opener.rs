@@ -9,6 +9,7 @@
 //! when it comes. For a mount that has not answered yet, work is queued and not waited for.
 
 use std::collections::VecDeque;
+use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, sync_channel};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -52,7 +53,17 @@ pub(crate) enum Mount {
     Folder(String),
 }
 
-/// Who waits.
+/// As `/proc/PID/mountinfo` lists it.
+impl fmt::Display for Mount {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Device { major, minor } => write!(out, "device {major}:{minor}"),
+            Self::Folder(path) => out.write_str(path),
+        }
+    }
+}
+
+/// Which thread waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Wait {
     /// The thread that drains rings.
@@ -227,10 +238,11 @@ impl Opener {
             Wait::Sampling => state.allowance.left(now_ns),
             Wait::Naming => NAMING_WAIT_NS,
         };
+        let has_too_many = !state.mounts.contains_key(mount) && state.has_too_many(&self.own, now_ns);
         match state.mounts.get_mut(mount) {
             Some(queue) if queue.queued.len() >= MOST_QUEUED => return None,
             Some(queue) => queue.queued.push_back(queued),
-            None if state.has_too_many(&self.own, now_ns) => return None,
+            None if has_too_many => return None,
             None => {
                 let queue = MountQueue { queued: VecDeque::from([queued]), running: None };
                 state.mounts.insert(mount.clone(), queue);

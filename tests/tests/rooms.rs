@@ -19,8 +19,9 @@ const CRATES: [(&str, &[&str]); 7] = [
 ];
 
 /// The rooms of `profiler-daemon`, the lowest first. A room imports those before it.
-const ROOMS: [&str; 34] = [
+const ROOMS: [&str; 35] = [
     "sys",
+    "opener",
     "plot",
     "failure",
     "cgroup",

@@ -204,7 +204,7 @@ impl Totals {
             cpu_ns: engine.session.target_cpu_ns(),
             unsure: engine.session.cpu.unsure(),
             charged_ns: (account.spent().total_ns() - own_ns) as u64,
-            turns_ns: engine.session.own_time.now_ns(),
+            turns_ns: engine.session.own_ns(),
             once_ns: account.spent().self_once_ns as u64,
             samples: counts.samples,
             lost: counts.lost,

@@ -10,12 +10,18 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use nix::sys::statfs::{FUSE_SUPER_MAGIC, fstatfs};
+use nix::sys::statfs::{
+    BTRFS_SUPER_MAGIC, EXT4_SUPER_MAGIC, F2FS_SUPER_MAGIC, FUSE_SUPER_MAGIC, FsType, ISOFS_SUPER_MAGIC,
+    OVERLAYFS_SUPER_MAGIC, PROC_SUPER_MAGIC, REISERFS_SUPER_MAGIC, TMPFS_MAGIC, XFS_SUPER_MAGIC, fstatfs,
+};
 use rustc_hash::FxHashMap;
 use symbolizer::ReadAt;
 
+use super::OnceCost;
+use crate::opener::{Mount, Opener, Wait};
 use crate::roots::{RootView, Roots};
-use crate::sys::root::Link;
+use crate::sys::file::known_state;
+use crate::sys::root::{Link, path_only, reopen};
 
 /// Of so many files that were not read for the longest time, one is closed that can be opened again.
 const CANDIDATES: usize = 8;
@@ -59,6 +65,14 @@ impl Version {
         let as_before = |meta: Metadata| Self { changed: self.changed, ..Self::new(&meta) } == *self;
         file.metadata().is_ok_and(as_before)
     }
+
+    /// The same as far as the kernel knows without asking a server.
+    fn is_known_of(&self, file: &File) -> bool {
+        known_state(file).is_ok_and(|known| {
+            let found = (known.device, known.inode, known.len, known.modified);
+            found == (self.device, self.inode, self.len, self.modified)
+        })
+    }
 }
 
 /// As text that a later process compares with that of the file it finds.
@@ -86,16 +100,53 @@ struct FilePlace {
 }
 
 struct PooledFile {
+    /// Open; where its file system is not local, a descriptor that leads to it alone.
     file: Option<Arc<File>>,
+    system: FileSystem,
     version: Version,
     places: Vec<FilePlace>,
     used: u64,
     is_lost: bool,
 }
 
+/// Which file systems answer at once, whatever happens elsewhere.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum FileSystem {
+    /// On a disk or in memory.
+    Local,
+    /// Over others (overlay): local, mostly.
+    Layered,
+    /// A process or a server answers, or it is not known what does.
+    Remote,
+}
+
+impl FileSystem {
+    /// That of a file. This asks it.
+    pub(super) fn of(file: &File) -> Self {
+        const LOCAL: [FsType; 8] = [
+            BTRFS_SUPER_MAGIC,
+            EXT4_SUPER_MAGIC, // and ext2, ext3
+            F2FS_SUPER_MAGIC,
+            ISOFS_SUPER_MAGIC,
+            PROC_SUPER_MAGIC,
+            REISERFS_SUPER_MAGIC,
+            TMPFS_MAGIC,
+            XFS_SUPER_MAGIC,
+        ];
+        match fstatfs(file).map(|found| found.filesystem_type()) {
+            Ok(found) if LOCAL.contains(&found) => Self::Local,
+            Ok(OVERLAYFS_SUPER_MAGIC) => Self::Layered,
+            _ => Self::Remote,
+        }
+    }
+}
+
 /// The files of all objects. Clones are the same.
 #[derive(Clone)]
-pub(crate) struct OpenFiles(Arc<Mutex<Pool>>);
+pub(crate) struct OpenFiles {
+    pool: Arc<Mutex<Pool>>,
+    opener: Opener,
+}
 
 struct Pool {
     roots: Roots,
@@ -127,24 +178,32 @@ impl Drop for Handle {
     }
 }
 
+/// Finding a file takes none of the locks here: its file system may not answer.
 impl OpenFiles {
     /// At most so many are open at once. Those that are being read when they are closed count beside them: one for each thread
     /// that names an object.
-    pub(super) fn new(roots: Roots, most: usize) -> Self {
+    pub(super) fn new(roots: Roots, most: usize, opener: Opener) -> Self {
         let pool = Pool { roots, most, entries: FxHashMap::default(), open: 0, next: 0, uses: 0, lost: 0 };
-        Self(Arc::new(Mutex::new(pool)))
+        Self { pool: Arc::new(Mutex::new(pool)), opener }
+    }
+
+    /// What asks file systems that may not answer.
+    pub(super) fn opener(&self) -> &Opener {
+        &self.opener
     }
 
     /// Holds a file that is open now.
     pub(super) fn hold(&self, file: File, version: Version) -> HeldFile {
+        self.make_room();
+        let system = FileSystem::of(&file);
+        let file = system.keep(file).ok();
         let mut pool = self.pool();
-        pool.make_room();
         let number = pool.next;
         pool.next += 1;
         let used = pool.use_now();
-        let file = Some(Arc::new(file));
-        pool.open += 1;
-        pool.entries.insert(number, PooledFile { file, version, places: Vec::new(), used, is_lost: false });
+        pool.open += usize::from(file.is_some());
+        let entry = PooledFile { file, system, version, places: Vec::new(), used, is_lost: false };
+        pool.entries.insert(number, entry);
         HeldFile(Arc::new(Handle { files: self.clone(), number }))
     }
 
@@ -154,8 +213,72 @@ impl OpenFiles {
     }
 
     fn pool(&self) -> MutexGuard<'_, Pool> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.pool.lock().unwrap_or_else(PoisonError::into_inner)
     }
+
+    /// The file, which is opened again if it had to be closed.
+    fn get(&self, number: u64) -> io::Result<Arc<File>> {
+        let gone = || io::Error::from(io::ErrorKind::NotFound);
+        let mut pool = self.pool();
+        let used = pool.use_now();
+        let entry = pool.entries.get_mut(&number).ok_or_else(gone)?;
+        entry.used = used;
+        let (version, places) = (entry.version, entry.places.clone());
+        if let Some(open) = entry.file.clone() {
+            let system = entry.system;
+            drop(pool);
+            return system.readable(open);
+        }
+        let roots = pool.roots.clone();
+        drop(pool);
+        let Some(found) = find_again(&places, &version, &roots) else {
+            let mut pool = self.pool();
+            let is_first = |entry: &mut PooledFile| !std::mem::replace(&mut entry.is_lost, true);
+            let is_lost = pool.entries.get_mut(&number).is_some_and(is_first);
+            pool.lost += u64::from(is_lost);
+            return Err(gone());
+        };
+        self.make_room();
+        let system = FileSystem::of(&found);
+        let file = system.keep(found)?;
+        let mut pool = self.pool();
+        if let Some(entry) = pool.entries.get_mut(&number) {
+            entry.system = system;
+            let is_new = entry.file.replace(Arc::clone(&file)).is_none(); // unless another thread was quicker
+            pool.open += usize::from(is_new);
+        }
+        drop(pool);
+        system.readable(file)
+    }
+
+    fn candidates(&self) -> Option<(Vec<Candidate>, Roots)> {
+        self.pool().candidates() // the lock is not held where they are tried
+    }
+
+    /// Closes files until there is room for one more.
+    fn make_room(&self) {
+        while let Some((candidates, roots)) = self.candidates() {
+            // Those of servers are not tried: one that does not answer would hold up another's.
+            let can_return = |oldest: &Candidate| {
+                oldest.system != FileSystem::Remote
+                    && find_again(&oldest.places, &oldest.version, &roots).is_some()
+            };
+            let at = candidates.iter().position(can_return).unwrap_or(0);
+            let mut pool = self.pool();
+            let closed = pool.entries.get_mut(&candidates[at].number).and_then(|entry| entry.file.take());
+            pool.open -= usize::from(closed.is_some());
+            drop(pool);
+            drop(closed); // outside of the lock
+        }
+    }
+}
+
+/// A file that may be closed.
+struct Candidate {
+    number: u64,
+    system: FileSystem,
+    places: Vec<FilePlace>,
+    version: Version,
 }
 
 impl Pool {
@@ -164,55 +287,39 @@ impl Pool {
         self.uses
     }
 
-    fn get(&mut self, number: u64) -> io::Result<Arc<File>> {
-        let used = self.use_now();
-        let gone = || io::Error::from(io::ErrorKind::NotFound);
-        let entry = self.entries.get_mut(&number).ok_or_else(gone)?;
-        entry.used = used;
-        if let Some(file) = &entry.file {
-            return Ok(Arc::clone(file));
-        }
-        let found = entry.find_again(&self.roots);
-        let Some(file) = found else {
-            self.lost += u64::from(!std::mem::replace(&mut entry.is_lost, true));
-            return Err(gone());
-        };
-        let file = Arc::new(file);
-        self.make_room();
-        if let Some(entry) = self.entries.get_mut(&number) {
-            entry.file = Some(Arc::clone(&file));
-            self.open += 1;
-        }
-        Ok(file)
-    }
-
-    /// Closes files until there is room for one more.
-    fn make_room(&mut self) {
+    /// If there is no room for one more, the files that were not read for the longest time, and where they can be found.
+    fn candidates(&self) -> Option<(Vec<Candidate>, Roots)> {
         if self.open < self.most {
-            return;
+            return None;
         }
         let open = self.entries.iter().filter(|(_, entry)| entry.file.is_some());
         let mut by_use: Vec<(u64, u64)> = open.map(|(&number, entry)| (entry.used, number)).collect();
         by_use.sort_unstable();
-        let mut excess = by_use.len() + 1 - self.most;
-        while excess > 0 && !by_use.is_empty() {
-            let can_return =
-                |&(_, number): &(u64, u64)| self.entries[&number].find_again(&self.roots).is_some();
-            let at = by_use.iter().take(CANDIDATES).position(can_return).unwrap_or(0);
-            let (_, number) = by_use.remove(at);
-            if let Some(entry) = self.entries.get_mut(&number) {
-                entry.file = None;
-                self.open -= 1;
-            }
-            excess -= 1;
-        }
+        let candidate = |&(_, number): &(u64, u64)| {
+            let PooledFile { system, version, places, .. } = self.entries.get(&number)?;
+            Some(Candidate { number, system: *system, places: places.clone(), version: *version })
+        };
+        let candidates: Vec<Candidate> = by_use.iter().take(CANDIDATES).filter_map(candidate).collect();
+        (!candidates.is_empty()).then(|| (candidates, self.roots.clone()))
     }
 }
 
-impl PooledFile {
-    fn find_again(&self, roots: &Roots) -> Option<File> {
-        let open = |place: &FilePlace| roots.open(place.view, &place.path, Link::Follow).ok();
-        self.places.iter().filter_map(open).find(|file| self.version.recognises(file))
+fn find_again(places: &[FilePlace], version: &Version, roots: &Roots) -> Option<File> {
+    let open = |place: &FilePlace| roots.open(place.view, &place.path, Link::Follow).ok();
+    places.iter().filter_map(open).find(|file| version.recognises(file))
+}
+
+impl FileSystem {
+    /// What is kept of an open file. A FUSE server is told when a descriptor that can read is closed, also by the end of the
+    /// process, which waits for it.
+    fn keep(self, file: File) -> io::Result<Arc<File>> {
+        let kept = if self == Self::Local { file } else { path_only(&file)? };
+        Ok(Arc::new(kept))
+    }
+
+    /// The file to be read of which this is kept.
+    fn readable(self, kept: Arc<File>) -> io::Result<Arc<File>> {
+        if self == Self::Local { Ok(kept) } else { reopen(&*kept).map(Arc::new) }
     }
 }
 
@@ -227,28 +334,68 @@ impl HeldFile {
         }
     }
 
-    /// The open file.
+    /// The open file, for a thread that names.
     ///
     /// # Errors
     ///
-    /// It had to be closed, and is not there any more.
+    /// It had to be closed, and is not there any more; or its file system does not answer.
     pub(crate) fn get(&self) -> io::Result<Arc<File>> {
-        self.0.files.pool().get(self.0.number)
+        self.with(Wait::Naming, |file| Ok(Arc::clone(file)))
     }
 
-    /// Whether the file holds what it held when it was opened first.
-    pub(super) fn is_unchanged(&self, file: &File) -> bool {
-        self.version().is_some_and(|version| version.has_bytes_of(file))
+    /// Does something with the open file: at once if its file system answers at once, and otherwise where nothing is held up by
+    /// it.
+    fn with<T: Send + 'static>(
+        &self,
+        wait: Wait,
+        work: impl FnOnce(&Arc<File>) -> io::Result<T> + Send + 'static,
+    ) -> io::Result<T> {
+        if let Some(file) = self.open_local() {
+            return work(&file);
+        }
+        let (files, held) = (&self.0.files, self.clone());
+        let done = files.opener.call(&self.mount(), wait, move || {
+            let file = held.0.files.get(held.0.number)?;
+            work(&file)
+        });
+        done.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
     }
 
-    /// Whether it holds what it did and can be read. One that had to be closed stays so: this is asked for each mapping.
+    /// The file, if it is open and local.
+    fn open_local(&self) -> Option<Arc<File>> {
+        let mut pool = self.0.files.pool();
+        let used = pool.use_now();
+        let entry = pool.entries.get_mut(&self.0.number).filter(|entry| entry.system == FileSystem::Local)?;
+        entry.used = used;
+        entry.file.clone()
+    }
+
+    /// What answers for it.
+    pub(super) fn mount(&self) -> Mount {
+        let device = self.version().map_or(0, |version| version.device);
+        Mount::Device { major: libc::major(device), minor: libc::minor(device) }
+    }
+
+    /// Whether the file can be had, and holds what it held when it was opened first. For a thread that names.
+    pub(super) fn is_unchanged(&self) -> io::Result<bool> {
+        let Some(version) = self.version() else { return Ok(false) };
+        self.with(Wait::Naming, move |file| Ok(version.has_bytes_of(file)))
+    }
+
+    /// Whether it holds what it did and can be read. One that had to be closed stays so: this is asked for each mapping, on the thread
+    /// that samples. One whose file system does not answer counts as it was.
     pub(super) fn is_as_it_was(&self) -> bool {
         let pool = self.0.files.pool();
         let Some(entry) = pool.entries.get(&self.0.number) else { return false };
-        match &entry.file {
-            Some(file) => entry.version.has_bytes_of(file),
-            None => entry.find_again(&pool.roots).is_some(),
+        let (version, open) = (entry.version, entry.file.clone());
+        if let Some(file) = open {
+            drop(pool);
+            return self.0.files.opener.is_stalled(&self.mount()) || version.is_known_of(&file);
         }
+        let (places, roots) = (entry.places.clone(), pool.roots.clone());
+        drop(pool);
+        let find = move || find_again(&places, &version, &roots).is_some();
+        self.0.files.opener.call(&self.mount(), Wait::Sampling, find).unwrap_or(true)
     }
 
     /// What it was when it was opened first.
@@ -256,21 +403,34 @@ impl HeldFile {
         self.0.files.pool().entries.get(&self.0.number).map(|entry| entry.version)
     }
 
-    /// A range of its bytes.
-    pub(super) fn read(&self, start: u64, len: usize) -> io::Result<Vec<u8>> {
-        let mut bytes = vec![0; len];
-        self.get()?.read_exact_at(&mut bytes, start)?;
-        Ok(bytes)
+    /// A range of its bytes, for the thread that samples.
+    ///
+    /// # Errors
+    ///
+    /// [`io::ErrorKind::TimedOut`] if its file system does not answer; it may later.
+    pub(super) fn read_to_sample(
+        &self,
+        start: u64,
+        len: usize,
+        once: OnceCost,
+    ) -> io::Result<Vec<u8>> {
+        self.with(Wait::Sampling, move |file| {
+            once.of(|| {
+                let mut bytes = vec![0; len];
+                file.read_exact_at(&mut bytes, start)?;
+                Ok(bytes)
+            })
+        })
     }
 }
 
 impl ReadAt for HeldFile {
     fn len(&self) -> io::Result<u64> {
-        ReadAt::len(&*self.get()?)
+        self.with(Wait::Naming, |file| ReadAt::len(&**file))
     }
 
     fn read_at(&self, offset: u64, len: usize) -> io::Result<Vec<u8>> {
-        ReadAt::read_at(&*self.get()?, offset, len)
+        self.with(Wait::Naming, move |file| ReadAt::read_at(&**file, offset, len))
     }
 }
 

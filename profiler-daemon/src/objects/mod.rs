@@ -17,6 +17,7 @@
 
 pub(crate) mod files;
 mod find;
+mod finder;
 mod kernel;
 pub(crate) mod loaded;
 pub(crate) mod memory;
@@ -26,29 +27,28 @@ mod object;
 mod recover;
 mod room;
 mod symbols;
+mod unanswered;
 
-use std::fs::{File, Metadata};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use ::object::ReadCache;
-use profiler_core::elf::{ElfError, ElfImage, ReadLater};
-use profiler_core::machine::Machine;
 use profiler_core::process::LoadedObject;
 use profiler_core::record::{FileId, Mapped};
 use profiler_core::stack::ObjectId;
 use rustc_hash::{FxHashMap, FxHashSet};
 
-use self::files::{Code, HeldFile, OpenFiles, Version, is_made_up};
+use self::files::{Code, OpenFiles};
 pub(crate) use self::find::open_mapped;
-use self::find::{Way, find_mapped, is_library, open_through_mapping, path_of, script_interpreter, will_map};
+use self::finder::FoundObject;
+use self::find::{is_library, script_interpreter, will_map};
 pub(crate) use self::kernel::{KernelName, KernelNames};
-use self::memory::{Room, SymbolMemory};
+use self::memory::SymbolMemory;
 use self::names::NameRoom;
 pub(crate) use self::object::{Content, MappedObject, Missing, ObjectSnapshot};
-use self::object::{ObjectEntry, note_place};
+use self::object::ObjectEntry;
 pub(crate) use self::symbols::Symbols;
+use self::unanswered::Unanswered;
 use crate::roots::Roots;
 use crate::symbol_process;
 use crate::symbol_process::SymbolProcess;
@@ -88,6 +88,13 @@ pub(crate) struct ObjectStore {
     process: SymbolProcess,
     once: OnceCost,
     objects_seen: u64,
+    bounds: Bounds,
+    /// Files whose file systems have not answered yet.
+    unanswered: Unanswered,
+}
+
+/// What is decided where objects or their tables are too many.
+struct Bounds {
     crowd: usize,
     is_short_of_room: bool,
     /// How often unwind tables had been refused when it was decided whose stay.
@@ -107,33 +114,26 @@ impl OnceCost {
     }
 }
 
-/// What a mapping turned out to be.
-enum FoundObject {
-    New(ObjectEntry),
-    Known(ObjectId),
-}
-
 impl ObjectStore {
     /// None yet; their tables and names share memory with those of others.
     pub(crate) fn new(symbols: &Symbols) -> Self {
         let roots = Roots::default();
-        let Symbols { memory, names, kernel, process } = symbols.for_another();
+        let Symbols { memory, names, kernel, process, opener } = symbols.for_another();
         Self {
             entries: Vec::new(),
             free: Vec::new(),
             ids: FxHashMap::default(),
             by_code: FxHashMap::default(),
-            files: OpenFiles::new(roots.clone(), symbol_process::object_files()),
+            files: OpenFiles::new(roots.clone(), symbol_process::object_files(), opener),
             roots,
             names,
             kernel,
             process,
-            refusals: memory.refusals(),
+            bounds: Bounds { crowd: CROWD, is_short_of_room: false, refusals: memory.refusals() },
             memory,
             once: OnceCost::default(),
             objects_seen: 0,
-            crowd: CROWD,
-            is_short_of_room: false,
+            unanswered: Unanswered::default(),
         }
     }
 
@@ -153,9 +153,7 @@ impl ObjectStore {
             }
         }
         let tries = self.ids.get(&key).and_then(|&id| self.entry(id)).map_or(0, |entry| entry.tries);
-        let once = self.once.clone();
-        let found = once.of(|| self.find(mapped, has_no_file));
-        let id = match found {
+        let id = match self.find(mapped, &key) {
             None if !has_no_file => return LoadedObject::UNKNOWN, // another file may get its inode
             None => ObjectId::UNKNOWN, // what a run-time compiler shares with itself
             Some(FoundObject::Known(id)) => id,
@@ -192,6 +190,7 @@ impl ObjectStore {
             Content::Missing(Missing::Deleted | Missing::Replaced | Missing::NotOpened(_)) => {
                 entry.tries < MOST_TRIES
             }
+            Content::Missing(Missing::NoAnswer(_)) => true,
             _ => false,
         })
     }
@@ -200,89 +199,6 @@ impl ObjectStore {
         if let Some(entry) = self.entry_mut(id) {
             entry.tries += 1;
         }
-    }
-
-    /// Opens what is mapped. None where that is no file that lasts, or no object: the process alone can tell its names.
-    fn find(&self, mapped: &Mapped, has_no_file: bool) -> Option<FoundObject> {
-        let view = self.roots.of(mapped.pid);
-        let path = path_of(mapped);
-        let room = Room::new(&self.memory);
-        let object = |content, image: Option<Arc<ElfImage>>, code: Option<Code>| {
-            let known = code.zip(image.as_ref());
-            let names = known.map_or_else(Arc::default, |(code, image)| self.names.of(code, image));
-            let object = MappedObject { path: path.to_owned(), content, view, names };
-            ObjectEntry {
-                snapshot: ObjectSnapshot { object: Arc::new(object), image: image.clone() },
-                whole: image,
-                room: Arc::clone(&room),
-                code,
-                tries: 1,
-            }
-        };
-        if is_narrow_vdso(mapped) {
-            return Some(FoundObject::New(object(Content::Missing(Missing::NoVdso), None, None)));
-        }
-        if mapped.path == VDSO {
-            let bytes = procfs::vdso_image();
-            let image = bytes.as_deref().and_then(|bytes| ElfImage::parse_bytes(bytes).ok());
-            let content =
-                bytes.map_or(Content::Missing(Missing::NoVdso), |bytes| Content::Image(Arc::new(bytes)));
-            return Some(FoundObject::New(object(content, image.map(Arc::new), None)));
-        }
-        let found = match has_no_file {
-            true => open_through_mapping(mapped)
-                .map(|file| (file, Way::Process))
-                .map_err(|error| Missing::NotOpened(error.to_string())),
-            false => find_mapped(mapped, view, &self.roots),
-        };
-        let (file, way) = match found {
-            Ok(found) => found,
-            Err(_) if has_no_file => return None,
-            Err(missing) => return Some(FoundObject::New(object(Content::Missing(missing), None, None))),
-        };
-        let Ok(meta) = file.metadata() else { return None };
-        let code = (!is_made_up(&file)).then(|| Code { version: Version::new(&meta), view });
-        let (held, image) = self.parse(file, &meta, &room);
-        let image = match image {
-            Ok(image) => image,
-            Err(_) if has_no_file => return None,
-            // Its names would be wrong too.
-            Err(ElfError::OtherMachine) => {
-                return Some(FoundObject::New(object(Content::Missing(Missing::OtherMachine), None, None)));
-            }
-            Err(_) if is_no_object(&held) => return None,
-            Err(_) => return Some(FoundObject::New(object(Content::File(held), None, None))),
-        };
-        if let Some((id, same)) = code.and_then(|code| self.same_code(&code, &image)) {
-            note_place(same, &way, view, path);
-            return Some(FoundObject::Known(id));
-        }
-        if matches!(way, Way::Path) {
-            held.is_at(view, Path::new(path));
-        }
-        Some(FoundObject::New(object(Content::File(held), Some(Arc::new(image)), code)))
-    }
-
-    /// The object that has this code already.
-    fn same_code(&self, code: &Code, image: &ElfImage) -> Option<(ObjectId, &MappedObject)> {
-        let &id = self.by_code.get(code)?;
-        let entry = self.entry(id)?;
-        let known = entry.whole.as_ref()?;
-        (known.segments == image.segments && known.entry == image.entry)
-            .then_some((id, &entry.snapshot.object))
-    }
-
-    /// Holds a file that was opened, and reads its headers.
-    fn parse(&self, file: File, meta: &Metadata, room: &Arc<Room>) -> (HeldFile, Result<ElfImage, ElfError>) {
-        let held = self.files.hold(file, Version::new(meta));
-        let later = later(held.clone(), Arc::clone(room), self.once.clone());
-        let image = held.get().map_err(|_| ElfError::NotElf);
-        let image = image.and_then(|file| ElfImage::parse(&ReadCache::new(&*file), &later));
-        let image = image.and_then(|image| match image.machine() == Machine::HOST {
-            true => Ok(image),
-            false => Err(ElfError::OtherMachine),
-        });
-        (held, image)
     }
 
     fn enter(&mut self, entry: ObjectEntry) -> ObjectId {
@@ -395,22 +311,6 @@ impl Objects {
 
 fn is_narrow_vdso(mapped: &Mapped) -> bool {
     mapped.path == VDSO && mapped.start.saturating_add(mapped.len) <= NARROW_ADDRESSES
-}
-
-/// Whether a file does not even begin as an object does.
-fn is_no_object(file: &HeldFile) -> bool {
-    const MAGIC: &[u8; 4] = b"\x7fELF";
-    match file.read(0, MAGIC.len()) {
-        Ok(start) => start != MAGIC,
-        Err(error) => error.kind() == std::io::ErrorKind::UnexpectedEof,
-    }
-}
-
-fn later(file: HeldFile, room: Arc<Room>, once: OnceCost) -> ReadLater {
-    Arc::new(move |range, takes| {
-        let len = range.end - range.start;
-        room.read(takes, || once.of(|| file.read(range.start, usize::try_from(len).ok()?).ok()))
-    })
 }
 
 /// Whether a mapping of this name has no file behind it that lasts.

@@ -11,6 +11,7 @@ use super::files::{Code, HeldFile};
 use super::find::Way;
 use super::memory::Room;
 use super::names::KeptNames;
+use crate::opener::Mount;
 use crate::roots::RootView;
 
 /// Where the bytes of an object are.
@@ -47,6 +48,9 @@ pub(crate) enum Missing {
     /// Opening it failed.
     #[error("the file could not be opened: {0}")]
     NotOpened(String),
+    /// Its file system did not answer until now.
+    #[error("the file system of the file ({0}) does not answer")]
+    NoAnswer(Mount),
     /// The kernel's code in every process could not be read.
     #[error("the vDSO could not be read")]
     NoVdso,
@@ -124,10 +128,11 @@ impl MappedObject {
         match &self.content {
             Content::Missing(missing) => Some(missing.clone()),
             Content::Image(_) => None,
-            Content::File(file) => match file.get() {
-                Ok(open) if file.is_unchanged(&open) => None,
-                Ok(_) => Some(Missing::Overwritten),
+            Content::File(file) => match file.is_unchanged() {
+                Ok(true) => None,
+                Ok(false) => Some(Missing::Overwritten),
                 Err(error) if error.kind() == io::ErrorKind::NotFound => Some(Missing::Lost),
+                Err(error) if error.kind() == io::ErrorKind::TimedOut => Some(Missing::NoAnswer(file.mount())),
                 Err(error) => Some(Missing::NotOpened(error.to_string())),
             },
         }

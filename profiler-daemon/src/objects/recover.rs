@@ -6,6 +6,7 @@ use std::sync::Arc;
 use profiler_core::stack::ObjectId;
 
 use super::files::{Code, Version, is_made_up};
+use super::finder::parse;
 use super::memory::Room;
 use super::object::ObjectEntry;
 use super::{Content, MappedObject, Missing, ObjectSnapshot, ObjectStore, VDSO};
@@ -34,7 +35,7 @@ impl ObjectStore {
                 continue;
             }
             let room = Room::new(&self.memory);
-            let (held, image) = self.parse(file, &meta, &room);
+            let (held, image) = parse(&self.files, file, &meta, &room, &self.once);
             held.is_at(view, Path::new(path));
             let image = image.ok().map(Arc::new);
             let code = image.is_some().then_some(Code { version, view });

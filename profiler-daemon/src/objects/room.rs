@@ -30,7 +30,7 @@ impl ObjectStore {
         processes: &mut ProcessTable,
     ) -> bool {
         let refusals = self.memory.refusals();
-        if std::mem::replace(&mut self.refusals, refusals) == refusals && !self.is_short_of_room {
+        if std::mem::replace(&mut self.bounds.refusals, refusals) == refusals && !self.bounds.is_short_of_room {
             return false;
         }
         let weights = weights();
@@ -43,7 +43,7 @@ impl ObjectStore {
         let wanted: Vec<ObjectId> = wanted.collect();
         let staying = self.memory.staying();
         let mut changed = Vec::new();
-        self.is_short_of_room = false;
+        self.bounds.is_short_of_room = false;
         for id in wanted {
             let Some(entry) = self.entry_mut(id) else { continue };
             let Some(whole) = entry.whole.clone() else { continue };
@@ -55,7 +55,7 @@ impl ObjectStore {
                 entry.whole = Some(unread);
                 changed.extend(entry.snapshot.image.clone().map(|image| (id, image)));
             }
-            self.is_short_of_room |= !may_stay;
+            self.bounds.is_short_of_room |= !may_stay;
         }
         for (id, image) in &changed {
             processes.replace_image(*id, image);
@@ -76,7 +76,7 @@ impl ObjectStore {
 
     /// Whether unwind tables have to stay away: the weights of their objects matter.
     pub(crate) fn is_short_of_room(&self) -> bool {
-        self.is_short_of_room
+        self.bounds.is_short_of_room
     }
 
     /// Whether stacks end for lack of room: unwind tables were asked for that are not in memory.
@@ -91,13 +91,13 @@ impl ObjectStore {
 
     /// Whether it is time to forget objects.
     pub(crate) fn is_crowded(&self) -> bool {
-        self.entries.len() - self.free.len() >= self.crowd
+        self.entries.len() - self.free.len() >= self.bounds.crowd
     }
 
     /// Forgets all objects but those that stacks or processes refer to.
     pub(crate) fn keep_only(&mut self, used: &FxHashSet<ObjectId>) {
         self.forget(|id, _| !used.contains(&id));
-        self.crowd = CROWD.max(2 * (self.entries.len() - self.free.len()));
+        self.bounds.crowd = CROWD.max(2 * (self.entries.len() - self.free.len()));
     }
 
     /// Releases the file systems that no process sees any more, with what was opened there, except those of objects that are in

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use super::kernel::KernelNames;
 use super::memory::SymbolMemory;
 use super::names::NameRoom;
+use crate::opener::Opener;
 use crate::symbol_process::{CpuAllowance, ProcessStatus, SymbolProcess};
 
 /// Symbols, shared by all sessions. Clones are the same.
@@ -14,6 +15,7 @@ pub(crate) struct Symbols {
     pub(super) names: NameRoom,
     pub(super) kernel: Arc<KernelNames>,
     pub(super) process: SymbolProcess,
+    pub(super) opener: Opener,
 }
 
 impl Symbols {
@@ -25,6 +27,7 @@ impl Symbols {
             memory,
             kernel: Arc::default(),
             process: SymbolProcess::default(),
+            opener: Opener::default(),
         }
     }
 
@@ -77,6 +80,6 @@ impl Symbols {
 
     /// The same for another session, whose unwind tables are counted apart.
     pub(super) fn for_another(&self) -> Self {
-        Self { memory: self.memory.for_another(), ..self.clone() }
+        Self { memory: self.memory.for_another(), opener: self.opener.for_another(), ..self.clone() }
     }
 }

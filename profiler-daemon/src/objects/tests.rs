@@ -1,5 +1,8 @@
+use std::fs::File;
 use std::os::unix::fs::MetadataExt;
 
+use profiler_core::elf::ElfImage;
+use profiler_core::machine::Machine;
 use profiler_core::process::ProcessTable;
 
 use super::*;

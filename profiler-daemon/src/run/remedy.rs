@@ -145,6 +145,9 @@ pub(super) fn missing(missing: &Missing) -> Unknown {
         }
         Missing::Lost => "leave the files in place until the profile is written",
         Missing::OtherMachine => "profile on the machine that the file was made for",
+        Missing::NoAnswer(_) => {
+            "mount it again or unmount it (its number is in /proc/PID/mountinfo of the program); a file that answers later is read then"
+        }
         Missing::NotOpened(_) => "profile as a user who may read it",
         Missing::NoVdso | Missing::Restarted => "",
     };

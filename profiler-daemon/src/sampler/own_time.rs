@@ -42,6 +42,14 @@ impl OwnTime {
         }
     }
 
+    /// The same with what other threads did for this target alone (ns).
+    pub(crate) fn with_elsewhere(&self, elsewhere_ns: u64) -> u64 {
+        match self {
+            Self::Process => self.now_ns(),
+            Self::Turns { .. } => self.now_ns() + elsewhere_ns,
+        }
+    }
+
     /// From now on the thread works for this target.
     pub(crate) fn enter(&mut self) {
         if let Self::Turns { entered_ns, .. } = self {

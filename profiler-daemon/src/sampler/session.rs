@@ -141,10 +141,15 @@ impl Session {
     /// Reads new names of generated code, before the samples that hit that code.
     pub(crate) fn refresh_code(&mut self) {
         self.code.jit.refresh(&self.code.objects.roots);
+        // Files are there now that were not when these processes mapped them.
+        for pid in self.code.objects.take_answered() {
+            self.rereads.owe(pid);
+        }
     }
 
     /// Sampling begins now: what was used before does not count.
     pub(crate) fn begin(&mut self) {
+        self.code.objects.opener().sampling_begins();
         self.code.objects.read_tables(); // of a big program, they would use up the budget of its first second
         self.times.start_ns = clock::monotonic_ns();
         self.times.range_start_ns = self.times.start_ns;

@@ -6,6 +6,7 @@
 //!
 //! Paths are resolved inside that root (`openat2` with `RESOLVE_IN_ROOT`), and only regular files are opened.
 
+use std::ffi::CString;
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -16,6 +17,8 @@ use nix::errno::Errno;
 use nix::fcntl::{OFlag, OpenHow, ResolveFlag, open, openat, openat2};
 use nix::libc;
 use nix::sys::stat::Mode;
+
+use super::file;
 
 /// The kernel gives up where names change while it looks at them.
 const TRIES: usize = 3;
@@ -32,8 +35,9 @@ impl RootId {
     /// That of a process; an error once it is gone.
     pub(crate) fn of(pid: u32) -> io::Result<Self> {
         let namespace = std::fs::metadata(format!("/proc/{pid}/ns/mnt"))?.ino();
-        let root = std::fs::metadata(format!("/proc/{pid}/root"))?;
-        Ok(Self { namespace, device: root.dev(), inode: root.ino() })
+        // The root's file system may not answer.
+        let root = file::known_state_of(&CString::new(format!("/proc/{pid}/root"))?)?;
+        Ok(Self { namespace, device: root.device, inode: root.inode })
     }
 }
 
@@ -121,9 +125,24 @@ fn open_found(found: &OwnedFd) -> io::Result<File> {
     if kind != libc::S_IFREG {
         return Err(io::Error::other("not a regular file"));
     }
+    reopen(found)
+}
+
+/// Opens for reading what a descriptor leads to.
+pub(crate) fn reopen(found: &impl AsRawFd) -> io::Result<File> {
     let flags = libc::O_CLOEXEC | libc::O_NONBLOCK | libc::O_NOCTTY;
-    let found = format!("/proc/self/fd/{}", found.as_raw_fd());
-    File::options().read(true).custom_flags(flags).open(found)
+    File::options().read(true).custom_flags(flags).open(path_of(found))
+}
+
+/// A descriptor that leads to the same file and reads nothing (`O_PATH`). Its file system does not learn when it is closed, so closing
+/// it never waits.
+pub(crate) fn path_only(file: &File) -> io::Result<File> {
+    let flags = OFlag::O_PATH | OFlag::O_CLOEXEC;
+    Ok(File::from(open(path_of(file).as_str(), flags, Mode::empty())?))
+}
+
+fn path_of(open: &impl AsRawFd) -> String {
+    format!("/proc/self/fd/{}", open.as_raw_fd())
 }
 
 #[cfg(test)]

@@ -5,7 +5,7 @@ use super::*;
 const MOST: usize = 3;
 
 fn files() -> OpenFiles {
-    OpenFiles::new(Roots::default(), MOST)
+    OpenFiles::new(Roots::default(), MOST, Opener::default())
 }
 
 fn open(files: &OpenFiles) -> usize {
@@ -33,7 +33,7 @@ fn any_number_of_files_can_be_read_and_few_are_open() {
     for _ in 0..3 {
         for (path, file) in &held {
             let letter = path.file_name().unwrap().to_string_lossy().into_owned();
-            assert_eq!(file.read(0, 1).unwrap(), letter.as_bytes());
+            assert_eq!(file.read_at(0, 1).unwrap(), letter.as_bytes());
             assert!(open(&files) <= MOST);
         }
     }
@@ -48,13 +48,13 @@ fn what_cannot_be_found_again_is_kept_open_and_else_is_lost() {
     let first = held(&files, folder.path(), "ab");
     first.iter().for_each(|(path, _)| std::fs::remove_file(path).unwrap());
     let others = held(&files, folder.path(), "cdef");
-    assert_eq!(first[0].1.read(0, 1).unwrap(), b"a", "others could be closed in its place");
+    assert_eq!(first[0].1.read_at(0, 1).unwrap(), b"a", "others could be closed in its place");
     others.iter().for_each(|(path, _)| std::fs::remove_file(path).unwrap());
     let last = held(&files, folder.path(), "ghi");
-    assert!(last[0].1.read(0, 1).is_ok());
-    let gone = first.iter().chain(&others).filter(|(_, file)| file.read(0, 1).is_err()).count() as u64;
+    assert!(last[0].1.read_at(0, 1).is_ok());
+    let gone = first.iter().chain(&others).filter(|(_, file)| file.read_at(0, 1).is_err()).count() as u64;
     assert!(gone > 0 && files.lost() == gone, "{gone} and {}", files.lost());
-    let again = first.iter().chain(&others).filter(|(_, file)| file.read(0, 1).is_err()).count() as u64;
+    let again = first.iter().chain(&others).filter(|(_, file)| file.read_at(0, 1).is_err()).count() as u64;
     assert_eq!((again, files.lost()), (gone, gone), "each is counted once");
 }
 
@@ -62,17 +62,16 @@ fn what_cannot_be_found_again_is_kept_open_and_else_is_lost() {
 fn another_file_of_the_name_and_one_that_was_written_into_are_not_taken() {
     let (files, folder) = (files(), tempfile::tempdir().unwrap());
     let first = held(&files, folder.path(), "ab");
-    let file = first[0].1.get().unwrap();
-    assert!(first[0].1.is_unchanged(&file));
+    assert!(first[0].1.is_unchanged().unwrap());
     let _others = held(&files, folder.path(), "cdef");
     let aside = folder.path().join("aside");
     std::fs::write(&aside, "X").unwrap();
     std::fs::rename(&aside, &first[0].0).unwrap();
     File::options().append(true).open(&first[1].0).unwrap().write_all(b"more").unwrap();
     for (path, file) in &first {
-        assert!(file.read(0, 1).is_err(), "{}", path.display());
+        assert!(file.read_at(0, 1).is_err(), "{}", path.display());
     }
-    assert!(!first[1].1.is_unchanged(&File::open(&first[1].0).unwrap()));
+    assert!(!first[1].1.version().unwrap().has_bytes_of(&File::open(&first[1].0).unwrap()));
 }
 
 #[test]
@@ -86,7 +85,7 @@ fn a_copy_is_another_file_whatever_it_says_of_itself() {
     std::fs::copy(path, &copy).unwrap();
     File::options().write(true).open(&copy).unwrap().set_modified(modified).unwrap();
     std::fs::rename(&copy, path).unwrap();
-    assert!(file.read(0, 1).is_err() && files.lost() == 1);
+    assert!(file.read_at(0, 1).is_err() && files.lost() == 1);
 }
 
 #[test]
@@ -109,5 +108,5 @@ fn a_file_that_lost_its_name_holds_what_it_held() {
     let first = held(&files, folder.path(), "a");
     std::thread::sleep(std::time::Duration::from_millis(20));
     std::fs::remove_file(&first[0].0).unwrap();
-    assert!(first[0].1.is_unchanged(&first[0].1.get().unwrap()));
+    assert!(first[0].1.is_unchanged().unwrap());
 }

@@ -12,6 +12,8 @@ pub(in crate::objects) struct Room {
     held: AtomicU64,
     /// Whether they were asked for and are not there.
     is_missed: AtomicBool,
+    /// Whether they were asked for and their file system did not answer.
+    is_unanswered: AtomicBool,
     /// Whether they have to stay away until others weigh less.
     is_barred: AtomicBool,
     /// What they would take, and the bits of what the object weighs, when that was asked last.
@@ -25,6 +27,7 @@ impl Room {
             memory: memory.clone(),
             held: AtomicU64::new(0),
             is_missed: AtomicBool::new(false),
+            is_unanswered: AtomicBool::new(false),
             is_barred: AtomicBool::new(false),
             wants: AtomicU64::new(0),
             weight: AtomicU64::new(0),
@@ -54,12 +57,18 @@ impl Room {
 
     /// Whether there is anything to decide about this object.
     pub(in crate::objects) fn is_wanted(&self) -> bool {
-        self.held.load(Ordering::Relaxed) > 0 || self.is_away()
+        self.held.load(Ordering::Relaxed) > 0 || self.is_away() || self.is_unanswered.load(Ordering::Relaxed)
     }
 
     /// Whether its tables were asked for and there was no room for them.
     pub(in crate::objects) fn is_away(&self) -> bool {
         self.is_missed.load(Ordering::Relaxed) || self.is_barred.load(Ordering::Relaxed)
+    }
+
+    /// The file system did not answer in time. The tables are asked for again.
+    pub(in crate::objects) fn note_unanswered(&self) {
+        self.is_unanswered.store(true, Ordering::Relaxed);
+        self.memory.note_refusal();
     }
 
     /// Says what the tables would take, and what the object weighs (ns).
@@ -80,6 +89,7 @@ impl Room {
         let counts = &self.memory.counts;
         let count = match may_stay {
             true if was_barred || self.is_missed.load(Ordering::Relaxed) => &counts.rereads,
+            true if self.is_unanswered.load(Ordering::Relaxed) => &counts.rereads,
             false if !was_barred && self.held.load(Ordering::Relaxed) > 0 => &counts.evictions,
             // They were refused from the first, and will be.
             false if !was_barred => return true,
@@ -94,6 +104,7 @@ impl Room {
     pub(in crate::objects) fn release(&self) {
         self.memory.give_back_table(self.held.swap(0, Ordering::Relaxed));
         self.is_missed.store(false, Ordering::Relaxed);
+        self.is_unanswered.store(false, Ordering::Relaxed);
     }
 }
 

@@ -142,7 +142,7 @@ impl Session {
 
     /// Marks the start of one-time work, like reading tables, until [`Self::spent_once`].
     pub(crate) fn begin_once(&self) -> OnceFrom {
-        OnceFrom { own_ns: self.own_time.now_ns(), tables_ns: self.code.objects.once_ns() }
+        OnceFrom { own_ns: self.own_ns(), tables_ns: self.code.objects.once_ns() }
     }
 
     /// Charges what was spent since `from` over the following minutes.
@@ -152,12 +152,17 @@ impl Session {
         self.readings.once_ns += now.own_ns.saturating_sub(from.own_ns).saturating_sub(tables_ns);
     }
 
+    /// Own CPU time that counts for this target, on all threads (ns).
+    pub(crate) fn own_ns(&self) -> u64 {
+        self.own_time.with_elsewhere(self.code.objects.elsewhere_ns())
+    }
+
     pub(super) fn at(&self, at_ns: u64, target_cpu_ns: u64) -> LastReading {
         LastReading {
             at_ns,
             counts: Counts { lost: self.counts.lost + self.losses.unjudged, ..self.counts },
             target_cpu_ns,
-            self_cpu_ns: self.own_time.now_ns(),
+            self_cpu_ns: self.own_ns(),
             self_once_ns: self.code.objects.once_ns() + self.readings.once_ns,
         }
     }
