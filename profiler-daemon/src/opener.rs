@@ -294,7 +294,9 @@ impl Shared {
             let thread = thread::Builder::new().name("files".to_owned()).spawn(move || shared.serve());
             match thread {
                 Ok(_) => state.threads += 1,
-                Err(error) => tracing::warn!("no thread to open files with ({error}): raise the limit of tasks"),
+                Err(error) => {
+                    tracing::warn!("no thread to open files with ({error}): raise the limit of tasks")
+                }
             }
         }
     }

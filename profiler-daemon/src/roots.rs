@@ -12,6 +12,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
+use crate::opener::Opener;
 use crate::sys::root::{Link, Root, RootId};
 
 /// Foreign file systems that are held at once; each takes two descriptors and keeps its mounts from going away.
@@ -38,6 +39,7 @@ pub(crate) struct Roots {
     foreign: Arc<Mutex<Foreign>>,
     /// The process that was last found to see it.
     seen_by: Arc<Mutex<FxHashMap<RootId, u32>>>,
+    opener: Opener,
 }
 
 /// What a process sees.
@@ -58,12 +60,23 @@ impl RootView {
 
 impl Default for Roots {
     fn default() -> Self {
-        let own = RootId::of(std::process::id()).ok();
-        Self { own, ours: Root::ours().ok().map(Arc::new), foreign: Arc::default(), seen_by: Arc::default() }
+        Self::with(Opener::default())
     }
 }
 
 impl Roots {
+    /// None seen yet; `opener` asks those that may not answer.
+    pub(crate) fn with(opener: Opener) -> Self {
+        let own = RootId::of(std::process::id()).ok();
+        let ours = Root::ours().ok().map(Arc::new);
+        Self { own, ours, foreign: Arc::default(), seen_by: Arc::default(), opener }
+    }
+
+    /// What asks file systems that may not answer.
+    pub(crate) fn opener(&self) -> &Opener {
+        &self.opener
+    }
+
     /// What a process sees.
     pub(crate) fn of(&self, pid: u32) -> RootView {
         let Some(id) = RootId::of(pid).ok().filter(|&id| Some(id) != self.own) else { return RootView::Ours };
@@ -141,7 +154,7 @@ impl Roots {
         self.foreign.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Opens a regular file of this path for reading.
+    /// Opens a regular file of this path for reading. This asks its file system.
     pub(crate) fn open(&self, view: RootView, path: &Path, link: Link) -> io::Result<File> {
         let root = match view {
             RootView::Ours => self.ours.clone(),

@@ -5,8 +5,8 @@ use std::fs::{self, File};
 use std::io::{Read, Write};
 use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 use std::thread;
 
 use anyhow::{Context, Result};
@@ -28,14 +28,17 @@ const KEEP_CACHE: u32 = 2;
 /// A mounted file system; it is unmounted, and what waits for it gets an error, when this is dropped.
 pub struct StallingMount {
     folder: tempfile::TempDir,
-    state: Arc<State>,
+    server: Arc<Server>,
 }
 
-#[derive(Default)]
-struct State {
-    /// Requests of executables of this name stay without an answer.
+struct Server {
+    device: File,
+    bytes: Vec<u8>,
+    /// Requests of executables of this name stay without an answer while others are answered.
     refused: String,
     is_refusing: AtomicBool,
+    /// Requests that wait for an answer, as they came.
+    waiting: Mutex<Vec<Vec<u8>>>,
     stalled: AtomicU64,
 }
 
@@ -50,15 +53,28 @@ impl StallingMount {
     pub fn new(program: &Path, refused: &str) -> Result<StallingMount> {
         let folder = tempfile::tempdir()?;
         let bytes = fs::read(program).with_context(|| format!("cannot read {}", program.display()))?;
-        let device = File::options().read(true).write(true).open("/dev/fuse").context("cannot open /dev/fuse")?;
+        let device =
+            File::options().read(true).write(true).open("/dev/fuse").context("cannot open /dev/fuse")?;
         let options = format!("fd={},rootmode=40000,user_id=0,group_id=0,allow_other", device.as_raw_fd());
         let flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV;
         mount(Some("stalling"), folder.path(), Some("fuse"), flags, Some(options.as_str()))
             .context("cannot mount a FUSE file system")?;
-        let state = Arc::new(State { refused: refused.to_string(), ..State::default() });
-        let server = Server { device, state: Arc::clone(&state), bytes };
-        thread::spawn(move || server.run());
-        Ok(StallingMount { folder, state })
+        let server = Arc::new(Server {
+            device,
+            bytes,
+            refused: refused.to_string(),
+            is_refusing: AtomicBool::new(false),
+            waiting: Mutex::default(),
+            stalled: AtomicU64::new(0),
+        });
+        let serving = Arc::clone(&server);
+        thread::spawn(move || serving.run());
+        Ok(StallingMount { folder, server })
+    }
+
+    /// Where it is mounted.
+    pub fn folder(&self) -> PathBuf {
+        self.folder.path().to_path_buf()
     }
 
     /// The file.
@@ -68,17 +84,22 @@ impl StallingMount {
 
     /// From now on it does not answer.
     pub fn stall(&self) {
-        self.state.is_refusing.store(true, Ordering::SeqCst);
+        self.server.is_refusing.store(true, Ordering::SeqCst);
     }
 
-    /// From now on it answers again what it is asked; what was left without an answer stays so.
+    /// From now on it answers again, first of all what was asked meanwhile.
     pub fn answer(&self) {
-        self.state.is_refusing.store(false, Ordering::SeqCst);
+        self.server.is_refusing.store(false, Ordering::SeqCst);
+        let waiting = std::mem::take(&mut *self.server.waiting.lock().expect("no thread panicked"));
+        waiting
+            .iter()
+            .filter_map(|bytes| Request::parse(bytes))
+            .for_each(|request| self.server.respond(&request));
     }
 
-    /// How many requests were left without an answer.
+    /// How many requests had to wait.
     pub fn stalled(&self) -> u64 {
-        self.state.stalled.load(Ordering::SeqCst)
+        self.server.stalled.load(Ordering::SeqCst)
     }
 
     /// Unmounts it, which ends all requests that wait with an error.
@@ -92,12 +113,6 @@ impl Drop for StallingMount {
     fn drop(&mut self) {
         self.unmount();
     }
-}
-
-struct Server {
-    device: File,
-    state: Arc<State>,
-    bytes: Vec<u8>,
 }
 
 /// A request of the kernel's.
@@ -135,39 +150,46 @@ impl Server {
             if UNANSWERED.contains(&request.operation) {
                 continue;
             }
+            let mut waiting = self.waiting.lock().expect("no thread panicked");
             if self.is_refused(&request) {
-                self.state.stalled.fetch_add(1, Ordering::SeqCst);
+                self.stalled.fetch_add(1, Ordering::SeqCst);
+                waiting.push(buffer[..read].to_vec());
                 continue;
             }
-            let (error, body) = match self.answer(&request) {
-                Ok(body) => (0, body),
-                Err(error) => (-(error as i32), Vec::new()),
-            };
-            let len = (ANSWER_HEADER + body.len()) as u32;
-            let mut answer = [len.to_ne_bytes(), error.to_ne_bytes()].concat();
-            answer.extend(request.unique.to_ne_bytes());
-            answer.extend(body);
-            // The requester may have been killed meanwhile.
-            let _ = (&self.device).write(&answer);
+            drop(waiting);
+            self.respond(&request);
         }
+    }
+
+    fn respond(&self, request: &Request<'_>) {
+        let (error, body) = match self.answer(request) {
+            Ok(body) => (0, body),
+            Err(error) => (-(error as i32), Vec::new()),
+        };
+        let len = (ANSWER_HEADER + body.len()) as u32;
+        let mut answer = [len.to_ne_bytes(), error.to_ne_bytes()].concat();
+        answer.extend(request.unique.to_ne_bytes());
+        answer.extend(body);
+        // The requester may have been killed meanwhile.
+        let _ = (&self.device).write(&answer);
     }
 
     fn is_refused(&self, request: &Request<'_>) -> bool {
         let of_executable = || {
             let exe = fs::read_link(format!("/proc/{}/exe", request.pid)).unwrap_or_default();
-            exe.file_name().is_some_and(|name| name == self.state.refused.as_str())
+            exe.file_name().is_some_and(|name| name == self.refused.as_str())
         };
-        self.state.is_refusing.load(Ordering::SeqCst) && of_executable()
+        self.is_refusing.load(Ordering::SeqCst) && of_executable()
     }
 
     fn answer(&self, request: &Request<'_>) -> Result<Vec<u8>, Errno> {
         match request.operation {
             1 if request.rest == NAME => Ok(self.entry()),
-            1 => Err(Errno::ENOENT),                                       // LOOKUP
+            1 => Err(Errno::ENOENT),                                          // LOOKUP
             3 => Ok([&[0; 16][..], &self.attributes(request.node)].concat()), // GETATTR
             14 | 27 => Ok([&[0; 8][..], &KEEP_CACHE.to_ne_bytes(), &[0; 4]].concat()), // OPEN, OPENDIR
-            15 => Ok(self.read(request.rest)),                             // READ
-            17 => Ok(vec![0; 80]),                                         // STATFS
+            15 => Ok(self.read(request.rest)),                                // READ
+            17 => Ok(vec![0; 80]),                                            // STATFS
             18 | 25 | 29 | 34 => Ok(Vec::new()), // RELEASE, FLUSH, RELEASEDIR, ACCESS
             26 => Ok(init()),                    // INIT
             _ => Err(Errno::ENOSYS),

@@ -4,14 +4,14 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
-use tests::folded::Folded;
+use tests::folded::{Folded, Stack};
 use tests::fuse::StallingMount;
 use tests::guards::is_root;
-use tests::programs::program;
-use tests::run::{Followed, Sweetspot, start, sweetspot, wait_until};
+use tests::programs::{copy_program, program};
+use tests::run::{Followed, Sweetspot, run, start, sweetspot, wait_until};
 use tests::stats::Stats;
 
 /// A run of a few seconds that takes longer hangs.
@@ -35,55 +35,99 @@ fn text(path: &Path) -> String {
 struct Left {
     folded: Folded,
     stats: Stats,
-    stderr: String,
-    stdout: String,
+    /// Code without names, and why.
+    unknown: String,
 }
 
-/// Records a shell script. The mount goes away once the profile is there: the kernel keeps a process that waits for it.
-fn record(script: &str, mount: &StallingMount) -> Result<Left> {
+/// Records a shell script, and calls `meanwhile` once it runs. The mount goes away once the profile is there: until then the
+/// kernel keeps a process that waits for it.
+fn record(script: &str, mount: &StallingMount, meanwhile: impl FnOnce() -> Result<()>) -> Result<Left> {
     let profiler = Sweetspot::new().options(&["--rate", "500"]);
-    let mut words = profiler.outputs();
+    let (pprof, written) = (profiler.file("profile.pb.gz"), PathBuf::from(profiler.file("profile.folded")));
+    let mut words = vec!["-o".to_string(), pprof.clone()];
+    words.extend(profiler.outputs());
     words.extend(["--", "sh", "-c", script].map(str::to_string));
     let running = Followed::new(start(&mut profiler.command("record", &words))?);
-    let written = PathBuf::from(profiler.file("profile.folded"));
-    let started = std::time::Instant::now();
+    meanwhile()?;
+    let started = Instant::now();
     wait_until("a profile, or too long", || written.exists() || started.elapsed() > PATIENCE)?;
     let is_written = written.exists();
     mount.unmount();
     ensure!(is_written, "no profile within {PATIENCE:?}: sampling waits for the mount");
-    let ended = running.finish()?.expect_status(0)?;
+    running.finish()?.expect_status(0)?;
+    let unknown = run(Sweetspot::new().command("report", &[&pprof, "--unknown"]).env("COLUMNS", "400"))?;
     Ok(Left {
         folded: Folded::parse(&fs::read_to_string(&written)?)?,
         stats: Stats::parse(&fs::read_to_string(profiler.file("stats.jsonl"))?)?,
-        stderr: ended.stderr,
-        stdout: ended.stdout,
+        unknown: unknown.expect_status(0)?.stdout,
     })
 }
 
-/// A mount that answers the program and not the profiler, whose executable is called this.
-fn mount() -> Result<StallingMount> {
+/// A mount that answers its program and not the profiler.
+fn stalling_mount() -> Result<StallingMount> {
     let name = sweetspot().file_name().unwrap_or_default().to_string_lossy().into_owned();
-    StallingMount::new(&program("mix_fp")?, &name)
+    let mount = StallingMount::new(&program("mix_fp")?, &name)?;
+    mount.stall();
+    Ok(mount)
+}
+
+fn has_work(stack: &Stack) -> bool {
+    stack.frames.iter().any(|frame| frame.starts_with("work_"))
 }
 
 #[test]
 fn sampling_goes_on_while_a_file_cannot_be_opened() -> Result<()> {
     needs_fuse!();
-    let mount = mount()?;
-    mount.stall();
-    let healthy = program("mix_nofp")?;
+    let mount = stalling_mount()?;
     let script = format!(
         "{} --cpu 3 >/dev/null & sleep 0.5; {} --cpu 1 >/dev/null; wait",
-        text(&healthy),
+        text(&program("mix_nofp")?),
         text(&mount.program()),
     );
-    let left = record(&script, &mount)?;
+    let left = record(&script, &mount, || Ok(()))?;
     ensure!(mount.stalled() > 0, "the profiler did not ask for the file");
-    eprintln!("{}\n{}\n{:?}", left.stdout, left.stderr, left.stats.summary);
-    let named = left.folded.weight_of(|stack| stack.frames.iter().any(|frame| frame.starts_with("work_")));
-    let all = left.folded.weight_of(|_| true);
-    // Three of four seconds are the healthy program's.
-    ensure!((0.65..0.85).contains(&(named / all)), "{named} of {all} named");
+    let (named, all) = (left.folded.weight_of(has_work), left.folded.weight_of(|_| true));
+    // Three of four seconds are the program's whose file can be opened.
+    ensure!((0.6..0.9).contains(&(named / all)), "{named} of {all} named");
+    let unnamed = |stack: &Stack| stack.frames[0] == "program" && !has_work(stack);
+    ensure!(left.folded.weight_of(unnamed) / all > 0.1, "the other's samples are there: {:?}", left.folded);
     ensure!(left.stats.summary.lost == 0, "{} samples were lost", left.stats.summary.lost);
+    let says_why = left.unknown.contains("does not answer") && left.unknown.contains("mount it again");
+    ensure!(says_why && left.unknown.contains("program"), "{}", left.unknown);
+    Ok(())
+}
+
+#[test]
+fn a_file_that_answers_later_has_its_names() -> Result<()> {
+    needs_fuse!();
+    let mount = stalling_mount()?;
+    let script = format!("{} --cpu 3 >/dev/null", text(&mount.program()));
+    let left = record(&script, &mount, || {
+        wait_until("the profiler to ask for the file", || mount.stalled() > 0)?;
+        std::thread::sleep(Duration::from_millis(500)); // so that there are samples before it answers
+        mount.answer();
+        Ok(())
+    })?;
+    let of_program = |stack: &Stack| stack.frames[0] == "program";
+    let named = left.folded.weight_of(|stack| of_program(stack) && has_work(stack));
+    ensure!(named > 0.0 && named < left.folded.weight_of(of_program), "{named} named: {:?}", left.folded);
+    Ok(())
+}
+
+/// The folder in which a program's perf map would be.
+#[test]
+fn sampling_goes_on_while_a_perf_map_cannot_be_looked_for() -> Result<()> {
+    needs_fuse!();
+    let mount = stalling_mount()?;
+    // The mount hides what is in `/tmp`.
+    let folder = tempfile::tempdir_in("/var/tmp")?;
+    let jit = folder.path().join("jit");
+    copy_program(&program("jit")?, &jit)?;
+    let (mounted, jit, journals) = (text(&mount.folder()), text(&jit), text(folder.path()));
+    let inner = format!("mount --bind {mounted} /tmp && exec {jit} dump 2 {journals} >/dev/null");
+    let left = record(&format!("exec unshare --mount sh -c '{inner}'"), &mount, || Ok(()))?;
+    ensure!(mount.stalled() > 0, "the profiler did not look for the perf map");
+    let named = left.folded.weight_of(|stack| stack.has("made_long") || stack.has("made_short"));
+    ensure!(named / left.folded.weight_of(|_| true) > 0.5, "{named} named: {:?}", left.folded);
     Ok(())
 }

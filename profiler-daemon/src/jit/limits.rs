@@ -2,6 +2,8 @@
 
 use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 
+use crate::opener::Wait;
+
 /// Of each journal that is read where it is named, and of each that is read on the thread that samples (bytes).
 const LONGEST_JOURNAL: u64 = 1 << 30;
 const MOST_OF_ENDED: u64 = 8 << 20;
@@ -9,6 +11,7 @@ const MOST_OF_ENDED: u64 = 8 << 20;
 const LISTS_OF_ENDED: u64 = 8 << 20;
 
 /// What one call may read.
+#[derive(Clone)]
 pub(super) struct ReadLimits {
     /// Of each journal (bytes).
     pub(super) journal_bytes: u64,
@@ -28,6 +31,11 @@ impl ReadLimits {
     /// For the thread that samples. It does not wait until another thread has read a perf map.
     pub(super) fn of_sampling() -> Self {
         Self { journal_bytes: MOST_OF_ENDED, list_bytes: LISTS_OF_ENDED, may_wait: false, is_exceeded: false }
+    }
+
+    /// Which thread reads.
+    pub(super) fn wait(&self) -> Wait {
+        if self.may_wait { Wait::Naming } else { Wait::Sampling }
     }
 
     /// Whether so many bytes of a perf map may be read.

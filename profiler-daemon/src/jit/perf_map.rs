@@ -1,6 +1,7 @@
 //! A perf map: a list of generated code, of which what was read is remembered.
 
 use std::fs::File;
+use std::io;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::sync::{Arc, Mutex};
 
@@ -9,6 +10,7 @@ use symbolizer::{NamedFrame, PerfMap};
 
 use super::limits::ReadLimits;
 use crate::objects::names::{About, FoundFunctions, KeptNames, NameRoom, Naming};
+use crate::objects::target_file::TargetFile;
 
 /// Of a longer perf map, the end is read: later lines count.
 const LONGEST_LIST: u64 = 64 << 20;
@@ -17,7 +19,7 @@ const JOINT: u64 = 256;
 
 /// A perf map, open.
 pub(super) struct PerfMapFile {
-    file: File,
+    file: TargetFile,
     /// Where it was found.
     pub(super) path: String,
     names: Arc<KeptNames>,
@@ -36,8 +38,15 @@ struct Read {
 }
 
 impl PerfMapFile {
-    pub(super) fn new(file: File, path: String) -> Self {
-        Self { file, path, names: Arc::default(), read: Mutex::default() }
+    /// One that is open. This asks its file system.
+    pub(super) fn new(file: File, path: String) -> io::Result<Self> {
+        let file = TargetFile::new(file)?;
+        Ok(Self { file, path, names: Arc::default(), read: Mutex::default() })
+    }
+
+    /// The open file.
+    pub(super) fn file(&self) -> &TargetFile {
+        &self.file
     }
 
     /// The functions at these addresses, as the perf map tells at this moment. Nothing is read if it told of all of them before
@@ -71,7 +80,7 @@ impl PerfMapFile {
 
     /// Brings what is kept up to date; whether the limits allow that.
     fn catch_up(&self, read: &mut Read, room: &NameRoom, now: Naming, limits: &mut ReadLimits) -> bool {
-        let Ok(meta) = self.file.metadata() else { return true };
+        let Ok(meta) = self.file.readable().and_then(|file| file.metadata()) else { return true };
         let as_of = Some((meta.len(), meta.mtime(), meta.mtime_nsec()));
         if read.as_of == as_of {
             return true;
@@ -123,7 +132,7 @@ impl PerfMapFile {
     fn bytes(&self, from: u64, until: u64) -> Option<Vec<u8>> {
         let len = until.checked_sub(from).filter(|&len| len <= LONGEST_LIST + JOINT)?;
         let mut bytes = vec![0; len as usize];
-        self.file.read_exact_at(&mut bytes, from).ok()?;
+        self.file.readable().ok()?.read_exact_at(&mut bytes, from).ok()?;
         Some(bytes)
     }
 }
@@ -183,7 +192,7 @@ mod tests {
         let mut file = tempfile::NamedTempFile::new().unwrap();
         let store = ObjectStore::new(&Symbols::new(1 << 28));
         let room = store.snapshot().names;
-        let perf_map = PerfMapFile::new(file.reopen().unwrap(), "perf-7.map".to_owned());
+        let perf_map = PerfMapFile::new(file.reopen().unwrap(), "perf-7.map".to_owned()).unwrap();
         let line_bytes = |count: u64| {
             (0..count).map(|i| format!("{:x} 10 f{i}\n", 0x1000 + 16 * i).len() as u64).sum::<u64>()
         };
@@ -212,7 +221,7 @@ mod tests {
     fn a_list_that_is_written_anew_is_read_anew() {
         let file = tempfile::NamedTempFile::new().unwrap();
         let room = ObjectStore::new(&Symbols::new(1 << 28)).snapshot().names;
-        let perf_map = PerfMapFile::new(file.reopen().unwrap(), "perf-7.map".to_owned());
+        let perf_map = PerfMapFile::new(file.reopen().unwrap(), "perf-7.map".to_owned()).unwrap();
         let mut last = String::new();
         for name in ["first", "second", "a third one", "4"] {
             std::fs::write(file.path(), format!("1000 10 {name}\n2000 10 rest\n")).unwrap();

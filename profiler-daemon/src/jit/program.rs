@@ -1,10 +1,12 @@
 //! One program that generates code, from its `execve` to its end.
 
 use std::fs::File;
+use std::io;
 use std::ops::Range;
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, TryRecvError};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
 
 use profiler_core::record::Mapped;
@@ -17,6 +19,8 @@ use super::perf_map::PerfMapFile;
 use super::symbol_source::JitSymbolSource;
 use crate::objects;
 use crate::objects::memory::SymbolMemory;
+use crate::objects::target_file::TargetFile;
+use crate::opener::{Mount, Opener, Wait};
 use crate::roots::{RootView, Roots};
 use crate::sys::procfs::{self, ProcessIdentity};
 use crate::sys::root::Link;
@@ -45,10 +49,15 @@ pub(super) struct JitProgram {
     files: Arc<Vec<CodeFile>>,
     /// Addresses that the journal did not know when they were met: from when, until when (ns).
     awaited: Awaited,
+    /// Journals whose file systems have not answered yet.
+    late_journals: Vec<Receiver<OpenedJournal>>,
     pause: u32,
     refreshes: u32,
     has_ended: bool,
 }
+
+/// A journal, if it is there and may be believed.
+type OpenedJournal = Option<Arc<JitJournal>>;
 
 /// Addresses, and from when until when they were met (ns).
 pub(super) type Awaited = FxHashMap<u64, (u64, u64)>;
@@ -82,7 +91,7 @@ struct FileOwner(u32);
 
 /// A journal that a program goes on writing.
 pub(super) struct JitJournal {
-    file: File,
+    file: TargetFile,
     dump: Mutex<JitDump>,
     /// Room that is taken of this for what it told; given back at the end.
     memory: SymbolMemory,
@@ -96,8 +105,15 @@ impl Drop for JitJournal {
 }
 
 impl JitJournal {
-    fn new(file: File, memory: &SymbolMemory) -> Self {
-        Self { file, dump: Mutex::default(), memory: memory.clone(), taken: AtomicU64::new(0) }
+    /// One that is open. This asks its file system.
+    fn new(file: File, memory: &SymbolMemory) -> io::Result<Self> {
+        let file = TargetFile::new(file)?;
+        Ok(Self { file, dump: Mutex::default(), memory: memory.clone(), taken: AtomicU64::new(0) })
+    }
+
+    /// The open file.
+    pub(super) fn file(&self) -> &TargetFile {
+        &self.file
     }
 
     /// What it has told so far.
@@ -125,7 +141,20 @@ impl JitJournal {
         }
     }
 
-    /// Reads on, unless somebody else does at this moment. Returns how much that was (bytes).
+    /// Reads on, on the thread that samples, unless another thread does at this moment. Returns how much that was, as far as it is
+    /// known (bytes).
+    fn read_to_sample(self: &Arc<Self>, most_bytes: u64, opener: &Opener) -> u64 {
+        if self.file.is_local() {
+            return self.read_some(most_bytes);
+        }
+        let mount = self.file.mount();
+        if opener.is_stalled(&mount) {
+            return 0;
+        }
+        let journal = Arc::clone(self);
+        opener.call(&mount, Wait::Sampling, move || journal.read_some(most_bytes)).unwrap_or(0)
+    }
+
     fn read_some(&self, most_bytes: u64) -> u64 {
         let Some(mut dump) = self.at_hand() else { return 0 };
         self.read_into(&mut dump, most_bytes)
@@ -151,13 +180,14 @@ impl JitJournal {
             return 0;
         }
         let before = dump.bytes_read();
-        let unread = ReadAt::len(&self.file).unwrap_or(0).saturating_sub(before);
+        let Ok(file) = self.file.readable() else { return 0 };
+        let unread = ReadAt::len(&*file).unwrap_or(0).saturating_sub(before);
         let needed = unread.min(2 * JOURNAL_AT_ONCE) * BYTES_PER_BYTE;
         if !self.memory.take_journal(needed) {
             dump.give_up();
             return 0;
         }
-        let _ = dump.read(&self.file, most_bytes);
+        let _ = dump.read(&*file, most_bytes);
         let taken = self.taken.load(Ordering::Relaxed) + needed; // changed by who has the journal alone
         let held = dump.held_bytes();
         self.memory.give_back_journal(taken.saturating_sub(held));
@@ -186,11 +216,35 @@ impl Home {
         Self { view: roots.of(pid), perf_map, owner: FileOwner(user) }
     }
 
-    /// Opens the perf map, if there is one.
-    pub(super) fn find_perf_map(&self, roots: &Roots) -> Option<Arc<PerfMapFile>> {
-        let found =
-            roots.open(self.view, &self.perf_map, Link::Refuse).ok().filter(|file| self.owner.owns(file));
-        Some(Arc::new(PerfMapFile::new(found?, self.perf_map.to_string_lossy().into_owned())))
+    /// Opens the perf map into `own`, if there is one and it was not found before. Returns whether its file system answers; if it does
+    /// so later, `own` is set then.
+    pub(super) fn look_for_perf_map(
+        self: &Arc<Self>,
+        own: &Arc<OnceLock<Arc<PerfMapFile>>>,
+        roots: &Roots,
+        wait: Wait,
+    ) -> bool {
+        if own.get().is_some() {
+            return true;
+        }
+        let folder = self.perf_map.parent().unwrap_or(&self.perf_map).display();
+        let mount = Mount::Folder(format!("{folder} of {:?}", self.view));
+        if roots.opener().is_stalled(&mount) {
+            return false;
+        }
+        let (home, own, opened) = (Arc::clone(self), Arc::clone(own), roots.clone());
+        let find = move || {
+            if let Some(perf_map) = home.find_perf_map(&opened) {
+                let _ = own.set(Arc::new(perf_map)); // or another thread was quicker
+            }
+        };
+        roots.opener().call(&mount, wait, find).is_ok()
+    }
+
+    fn find_perf_map(&self, roots: &Roots) -> Option<PerfMapFile> {
+        let found = roots.open(self.view, &self.perf_map, Link::Refuse).ok()?;
+        let path = || self.perf_map.to_string_lossy().into_owned();
+        self.owner.owns(&found).then(|| PerfMapFile::new(found, path()).ok()).flatten()
     }
 }
 
@@ -225,18 +279,40 @@ impl JitProgram {
 
     /// Opens the journal that the program has mapped.
     pub(super) fn open_journal(&mut self, mapped: &Mapped, roots: &Roots, memory: &SymbolMemory) {
-        let Some(home) = &self.home else { return };
-        let Ok(file) = objects::open_mapped(mapped, home.view, roots) else { return };
-        let is_known = self.journals.iter().any(|journal| is_same(&journal.file, &file));
-        if home.owner.owns(&file) && !is_known && self.journals.len() < MOST_KEPT {
-            self.journals.push(Arc::new(JitJournal::new(file, memory)));
+        let Some(home) = self.home.clone() else { return };
+        let mount = Mount::Device { major: mapped.file.major, minor: mapped.file.minor };
+        let (mapped, opened, memory) = (mapped.clone(), roots.clone(), memory.clone());
+        let open = move || {
+            let file = objects::open_mapped(&mapped, home.view, &opened).ok()?;
+            home.owner.owns(&file).then(|| JitJournal::new(file, &memory).ok().map(Arc::new)).flatten()
+        };
+        match roots.opener().call(&mount, Wait::Sampling, open) {
+            Ok(opened) => self.add_journal(opened),
+            Err(later) if self.late_journals.len() < MOST_KEPT => self.late_journals.push(later),
+            Err(_) => {}
+        }
+    }
+
+    fn add_journal(&mut self, opened: OpenedJournal) {
+        let is_known =
+            |opened: &Arc<JitJournal>| self.journals.iter().any(|known| known.file.is_same(&opened.file));
+        let new = opened.filter(|opened| !is_known(opened) && self.journals.len() < MOST_KEPT);
+        self.journals.extend(new);
+    }
+
+    fn add_late_journals(&mut self) {
+        for later in std::mem::take(&mut self.late_journals) {
+            match later.try_recv() {
+                Ok(opened) => self.add_journal(opened),
+                Err(TryRecvError::Empty) => self.late_journals.push(later),
+                Err(TryRecvError::Disconnected) => {}
+            }
         }
     }
 
     fn find_perf_map(&self, roots: &Roots) {
-        let home = self.home.as_ref().filter(|_| self.own.get().is_none());
-        if let Some(perf_map) = home.and_then(|home| home.find_perf_map(roots)) {
-            let _ = self.own.set(perf_map); // or somebody else was quicker
+        if let Some(home) = &self.home {
+            home.look_for_perf_map(&self.own, roots, Wait::Sampling);
         }
     }
 
@@ -247,9 +323,10 @@ impl JitProgram {
             (self.refreshes, self.pause) = (0, (2 * self.pause + 1).min(LONGEST_PAUSE));
             self.find_perf_map(roots);
         }
+        self.add_late_journals();
         let mut left = most_bytes;
         for journal in &self.journals {
-            left = left.saturating_sub(journal.read_some(left));
+            left = left.saturating_sub(journal.read_to_sample(left, roots.opener()));
         }
         most_bytes - left
     }
@@ -305,11 +382,6 @@ impl JitProgram {
             awaited: std::mem::take(&mut self.awaited),
         }
     }
-}
-
-fn is_same(one: &File, other: &File) -> bool {
-    let identity = |file: &File| file.metadata().map(|meta| (meta.dev(), meta.ino())).ok();
-    identity(one) == identity(other)
 }
 
 #[cfg(test)]
@@ -429,7 +501,7 @@ mod tests {
         let mut file = tempfile::tempfile().unwrap();
         file.write_all(&journal(CODES)).unwrap();
         let memory = SymbolMemory::new(1 << 28);
-        let journal = Arc::new(JitJournal::new(file, &memory));
+        let journal = Arc::new(JitJournal::new(file, &memory).unwrap());
         let mut program = JitProgram { journals: vec![journal], ..JitProgram::default() };
         let read = program.refresh(&Roots::default(), 1 << 20);
         assert!((1 << 19..2 << 20).contains(&read), "{read}");
@@ -452,7 +524,7 @@ mod tests {
         let mut file = tempfile::tempfile().unwrap();
         file.write_all(&journal(CODES)).unwrap();
         let memory = SymbolMemory::new(128 << 20);
-        let read = Arc::new(JitJournal::new(file.try_clone().unwrap(), &memory));
+        let read = Arc::new(JitJournal::new(file.try_clone().unwrap(), &memory).unwrap());
         let mut program = JitProgram { journals: vec![Arc::clone(&read)], ..JitProgram::default() };
         program.translate(&mut 16, 1);
         assert_eq!(names(&mut program, &[16]), [None], "what was not read may be about it");
@@ -462,7 +534,7 @@ mod tests {
         drop((read, program));
         assert_eq!(memory.held(), 0);
         let memory = SymbolMemory::new(1 << 30);
-        let journals = vec![Arc::new(JitJournal::new(file, &memory))];
+        let journals = vec![Arc::new(JitJournal::new(file, &memory).unwrap())];
         let mut program = JitProgram { journals, ..JitProgram::default() };
         program.translate(&mut 16, 1);
         assert_eq!(names(&mut program, &[16]), [Some("code 1".to_owned())]);

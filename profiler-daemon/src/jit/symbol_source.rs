@@ -11,6 +11,7 @@ use super::limits::ReadLimits;
 use super::perf_map::PerfMapFile;
 use super::program::{Awaited, CodeFile, Home, JitJournal};
 use crate::objects::names::{NameRoom, Naming};
+use crate::opener::Mount;
 use crate::roots::Roots;
 
 /// Why code has no name if the perf map of its program was not read.
@@ -62,19 +63,52 @@ pub(super) fn newest_first<T>(
 impl JitSymbolSource {
     /// The names of these addresses, in the naming `now`.
     pub(super) fn symbols(
-        &self,
+        self,
         addresses: &[u64],
         roots: &Roots,
         room: &NameRoom,
         now: Naming,
         limits: &mut ReadLimits,
     ) -> JitSymbols {
-        self.journals.iter().for_each(|journal| journal.read_on(limits.journal_bytes));
-        if let (None, Some(home)) = (self.own.get(), &self.home)
-            && let Some(perf_map) = home.find_perf_map(roots)
+        let (files, wait) = (Arc::clone(&self.files), limits.wait());
+        let unanswered = |path: &str| JitSymbols {
+            frames: FxHashMap::default(),
+            files: Arc::clone(&files),
+            missing: format!("the file system of {path} does not answer: mount it again or unmount it"),
+        };
+        if let Some(home) = &self.home
+            && !home.look_for_perf_map(&self.own, roots, wait)
+            && self.journals.is_empty()
+            && self.inherited.is_empty()
         {
-            let _ = self.own.set(perf_map); // or somebody else was quicker
+            return unanswered(&home.perf_map.to_string_lossy());
         }
+        let Some((mount, path)) = self.not_local() else { return self.read(addresses, room, now, limits) };
+        let (addresses, room, mut taken) = (addresses.to_vec(), room.clone(), limits.clone());
+        let read = move || {
+            let symbols = self.read(&addresses, &room, now, &mut taken);
+            (symbols, taken)
+        };
+        match roots.opener().call(&mount, wait, read) {
+            Ok((symbols, left)) => {
+                *limits = left;
+                symbols
+            }
+            Err(_) => unanswered(&path),
+        }
+    }
+
+    /// A file that may not answer when it is read, and what answers for it.
+    fn not_local(&self) -> Option<(Mount, String)> {
+        let perf_maps = self.own.get().into_iter().chain(&self.inherited);
+        let perf_maps = perf_maps.map(|perf_map| (perf_map.file(), perf_map.path.clone()));
+        let journals = self.journals.iter().map(|journal| (journal.file(), "its jitdump".to_owned()));
+        let mut remote = perf_maps.chain(journals).filter(|(file, _)| !file.is_local());
+        remote.next().map(|(file, path)| (file.mount(), path))
+    }
+
+    fn read(&self, addresses: &[u64], room: &NameRoom, now: Naming, limits: &mut ReadLimits) -> JitSymbols {
+        self.journals.iter().for_each(|journal| journal.read_on(limits.journal_bytes));
         let known = addresses.iter().filter_map(|&address| Some((address, self.frame_in_journal(address)?)));
         let mut frames: FxHashMap<u64, (u64, NamedFrame)> = known.collect();
         for perf_map in self.own.get().into_iter().chain(self.inherited.iter().rev()) {

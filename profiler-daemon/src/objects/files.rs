@@ -10,18 +10,16 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use nix::sys::statfs::{
-    BTRFS_SUPER_MAGIC, EXT4_SUPER_MAGIC, F2FS_SUPER_MAGIC, FUSE_SUPER_MAGIC, FsType, ISOFS_SUPER_MAGIC,
-    OVERLAYFS_SUPER_MAGIC, PROC_SUPER_MAGIC, REISERFS_SUPER_MAGIC, TMPFS_MAGIC, XFS_SUPER_MAGIC, fstatfs,
-};
+use nix::sys::statfs::{FUSE_SUPER_MAGIC, fstatfs};
 use rustc_hash::FxHashMap;
 use symbolizer::ReadAt;
 
 use super::OnceCost;
+use super::target_file::FileSystem;
 use crate::opener::{Mount, Opener, Wait};
 use crate::roots::{RootView, Roots};
 use crate::sys::file::known_state;
-use crate::sys::root::{Link, path_only, reopen};
+use crate::sys::root::Link;
 
 /// Of so many files that were not read for the longest time, one is closed that can be opened again.
 const CANDIDATES: usize = 8;
@@ -107,38 +105,6 @@ struct PooledFile {
     places: Vec<FilePlace>,
     used: u64,
     is_lost: bool,
-}
-
-/// Which file systems answer at once, whatever happens elsewhere.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum FileSystem {
-    /// On a disk or in memory.
-    Local,
-    /// Over others (overlay): local, mostly.
-    Layered,
-    /// A process or a server answers, or it is not known what does.
-    Remote,
-}
-
-impl FileSystem {
-    /// That of a file. This asks it.
-    pub(super) fn of(file: &File) -> Self {
-        const LOCAL: [FsType; 8] = [
-            BTRFS_SUPER_MAGIC,
-            EXT4_SUPER_MAGIC, // and ext2, ext3
-            F2FS_SUPER_MAGIC,
-            ISOFS_SUPER_MAGIC,
-            PROC_SUPER_MAGIC,
-            REISERFS_SUPER_MAGIC,
-            TMPFS_MAGIC,
-            XFS_SUPER_MAGIC,
-        ];
-        match fstatfs(file).map(|found| found.filesystem_type()) {
-            Ok(found) if LOCAL.contains(&found) => Self::Local,
-            Ok(OVERLAYFS_SUPER_MAGIC) => Self::Layered,
-            _ => Self::Remote,
-        }
-    }
 }
 
 /// The files of all objects. Clones are the same.
@@ -309,20 +275,6 @@ fn find_again(places: &[FilePlace], version: &Version, roots: &Roots) -> Option<
     places.iter().filter_map(open).find(|file| version.recognises(file))
 }
 
-impl FileSystem {
-    /// What is kept of an open file. A FUSE server is told when a descriptor that can read is closed, also by the end of the
-    /// process, which waits for it.
-    fn keep(self, file: File) -> io::Result<Arc<File>> {
-        let kept = if self == Self::Local { file } else { path_only(&file)? };
-        Ok(Arc::new(kept))
-    }
-
-    /// The file to be read of which this is kept.
-    fn readable(self, kept: Arc<File>) -> io::Result<Arc<File>> {
-        if self == Self::Local { Ok(kept) } else { reopen(&*kept).map(Arc::new) }
-    }
-}
-
 impl HeldFile {
     /// Notes another place where the file can be found.
     pub(super) fn is_at(&self, view: RootView, path: &Path) {
@@ -408,12 +360,7 @@ impl HeldFile {
     /// # Errors
     ///
     /// [`io::ErrorKind::TimedOut`] if its file system does not answer; it may later.
-    pub(super) fn read_to_sample(
-        &self,
-        start: u64,
-        len: usize,
-        once: OnceCost,
-    ) -> io::Result<Vec<u8>> {
+    pub(super) fn read_to_sample(&self, start: u64, len: usize, once: OnceCost) -> io::Result<Vec<u8>> {
         self.with(Wait::Sampling, move |file| {
             once.of(|| {
                 let mut bytes = vec![0; len];

@@ -27,6 +27,7 @@ mod object;
 mod recover;
 mod room;
 mod symbols;
+pub(crate) mod target_file;
 mod unanswered;
 
 use std::path::{Path, PathBuf};
@@ -40,13 +41,13 @@ use rustc_hash::{FxHashMap, FxHashSet};
 
 use self::files::{Code, OpenFiles};
 pub(crate) use self::find::open_mapped;
-use self::finder::FoundObject;
 use self::find::{is_library, script_interpreter, will_map};
+use self::finder::FoundObject;
 pub(crate) use self::kernel::{KernelName, KernelNames};
 use self::memory::SymbolMemory;
 use self::names::NameRoom;
-pub(crate) use self::object::{Content, MappedObject, Missing, ObjectSnapshot};
 use self::object::ObjectEntry;
+pub(crate) use self::object::{Content, MappedObject, Missing, ObjectSnapshot};
 pub(crate) use self::symbols::Symbols;
 use self::unanswered::Unanswered;
 use crate::roots::Roots;
@@ -117,8 +118,8 @@ impl OnceCost {
 impl ObjectStore {
     /// None yet; their tables and names share memory with those of others.
     pub(crate) fn new(symbols: &Symbols) -> Self {
-        let roots = Roots::default();
         let Symbols { memory, names, kernel, process, opener } = symbols.for_another();
+        let roots = Roots::with(opener.clone());
         Self {
             entries: Vec::new(),
             free: Vec::new(),

@@ -132,7 +132,9 @@ impl MappedObject {
                 Ok(true) => None,
                 Ok(false) => Some(Missing::Overwritten),
                 Err(error) if error.kind() == io::ErrorKind::NotFound => Some(Missing::Lost),
-                Err(error) if error.kind() == io::ErrorKind::TimedOut => Some(Missing::NoAnswer(file.mount())),
+                Err(error) if error.kind() == io::ErrorKind::TimedOut => {
+                    Some(Missing::NoAnswer(file.mount()))
+                }
                 Err(error) => Some(Missing::NotOpened(error.to_string())),
             },
         }

@@ -30,7 +30,8 @@ impl ObjectStore {
         processes: &mut ProcessTable,
     ) -> bool {
         let refusals = self.memory.refusals();
-        if std::mem::replace(&mut self.bounds.refusals, refusals) == refusals && !self.bounds.is_short_of_room {
+        if std::mem::replace(&mut self.bounds.refusals, refusals) == refusals && !self.bounds.is_short_of_room
+        {
             return false;
         }
         let weights = weights();
