@@ -6,6 +6,7 @@ use profiler_core::machine::Machine;
 use profiler_core::process::ProcessTable;
 
 use super::*;
+use crate::opener::{Mount, Opener, Wait};
 
 fn store() -> ObjectStore {
     ObjectStore::new(&Symbols::new(1 << 28))
@@ -138,6 +139,40 @@ fn a_process_of_32_bits_has_not_our_vdso() {
         assert!(wide.image.is_some() && narrow.image.is_none());
         assert_eq!(reason(&store, &narrow), Missing::NoVdso);
     }
+}
+
+/// Has a mount hang until the sender goes.
+fn hang(opener: &Opener, mount: &Mount) -> std::sync::mpsc::Sender<()> {
+    let (sender, released) = std::sync::mpsc::channel::<()>();
+    let hung = opener.call(mount, Wait::Sampling, move || _ = released.recv());
+    assert!(hung.is_err() && opener.is_stalled(mount));
+    sender
+}
+
+#[test]
+fn a_file_whose_mount_hangs_is_missing_until_it_answers() {
+    let own = std::env::current_exe().unwrap();
+    let mapped = mapping(&own, std::fs::metadata(&own).unwrap().ino());
+    let mount = Mount::Device { major: mapped.file.major, minor: mapped.file.minor };
+    let mut store = store();
+    let release = hang(store.opener(), &mount);
+    let first = store.load(&mapped);
+    assert!(first.image.is_none() && reason(&store, &first) == Missing::NoAnswer(mount.clone()));
+    for _ in 0..2 * MOST_TRIES {
+        assert_eq!(store.load(&mapped).id, first.id, "frames refer to it");
+    }
+    assert!(store.take_answered().is_empty());
+    let elsewhere = Mapped { file: FileId { minor: 7, ..mapped.file }, ..mapped.clone() };
+    assert!(store.load(&elsewhere).image.is_some(), "other mounts answer");
+    drop(release);
+    while store.take_answered() != [mapped.pid] {
+        std::thread::yield_now();
+    }
+    while store.load(&mapped).image.is_none() {
+        std::thread::yield_now();
+    }
+    assert_ne!(store.load(&mapped).id, first.id);
+    assert_eq!(reason(&store, &first), Missing::NoAnswer(mount));
 }
 
 fn is_open(store: &ObjectStore, loaded: &LoadedObject) -> bool {

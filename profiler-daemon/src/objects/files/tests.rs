@@ -110,3 +110,27 @@ fn a_file_that_lost_its_name_holds_what_it_held() {
     std::fs::remove_file(&first[0].0).unwrap();
     assert!(first[0].1.is_unchanged().unwrap());
 }
+
+#[test]
+fn a_file_that_is_closed_and_whose_mount_hangs_holds_up_nothing() {
+    let (files, folder) = (files(), tempfile::tempdir().unwrap());
+    let held = held(&files, folder.path(), "abcdef");
+    let is_closed = |(_, file): &&(PathBuf, HeldFile)| file.open_local().is_none();
+    let (_, closed) = held.iter().find(is_closed).unwrap();
+    let (_, open) = held.last().unwrap();
+    let (release, released) = std::sync::mpsc::channel::<()>();
+    let hung = files.opener().call(&closed.mount(), Wait::Sampling, move || _ = released.recv());
+    assert!(hung.is_err());
+    let read = |file: &HeldFile| file.read_to_sample(0, 1, OnceCost::default());
+    assert_eq!(read(closed).unwrap_err().kind(), io::ErrorKind::TimedOut);
+    assert_eq!(closed.get().unwrap_err().kind(), io::ErrorKind::TimedOut);
+    assert!(closed.is_as_it_was(), "it is not known to be another");
+    assert_eq!(read(open).unwrap(), b"f");
+    drop(release);
+    hung.unwrap_err().recv().unwrap();
+    while files.opener().is_stalled(&closed.mount()) {
+        std::thread::yield_now();
+    }
+    assert_eq!(closed.read_at(0, 1).unwrap().len(), 1);
+    assert_eq!(files.lost(), 0);
+}
