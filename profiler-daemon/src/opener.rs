@@ -10,6 +10,7 @@
 
 use std::collections::VecDeque;
 use std::fmt;
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, sync_channel};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -34,7 +35,7 @@ const NAMING_WAIT_NS: u64 = 2_000_000_000;
 const MOST_THREADS: usize = 32;
 /// Mounts that hang, of one target: a target that can mount file systems must not take the threads of others.
 const MOST_STALLED: usize = 8;
-/// Work that waits for one mount.
+/// Work that waits for one mount, and mounts that wait for a thread.
 const MOST_QUEUED: usize = 1_024;
 /// A thread without work ends after this time, unless it is the last.
 const IDLE: Duration = Duration::from_secs(10);
@@ -50,7 +51,12 @@ pub(crate) enum Mount {
         minor: u32,
     },
     /// A folder, where no device is known.
-    Folder(String),
+    Folder {
+        /// Its path.
+        path: PathBuf,
+        /// What sees it there.
+        view: String,
+    },
 }
 
 /// As `/proc/PID/mountinfo` lists it.
@@ -58,7 +64,7 @@ impl fmt::Display for Mount {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Device { major, minor } => write!(out, "device {major}:{minor}"),
-            Self::Folder(path) => out.write_str(path),
+            Self::Folder { path, .. } => path.display().fmt(out),
         }
     }
 }
@@ -238,11 +244,13 @@ impl Opener {
             Wait::Sampling => state.allowance.left(now_ns),
             Wait::Naming => NAMING_WAIT_NS,
         };
-        let has_too_many = !state.mounts.contains_key(mount) && state.has_too_many(&self.own, now_ns);
+        let is_new = !state.mounts.contains_key(mount);
+        if is_new && (state.ready.len() >= MOST_QUEUED || state.has_too_many(&self.own, now_ns)) {
+            return None;
+        }
         match state.mounts.get_mut(mount) {
             Some(queue) if queue.queued.len() >= MOST_QUEUED => return None,
             Some(queue) => queue.queued.push_back(queued),
-            None if has_too_many => return None,
             None => {
                 let queue = MountQueue { queued: VecDeque::from([queued]), running: None };
                 state.mounts.insert(mount.clone(), queue);

@@ -227,8 +227,8 @@ impl Home {
         if own.get().is_some() {
             return true;
         }
-        let folder = self.perf_map.parent().unwrap_or(&self.perf_map).display();
-        let mount = Mount::Folder(format!("{folder} of {:?}", self.view));
+        let path = self.perf_map.parent().unwrap_or(&self.perf_map).to_owned();
+        let mount = Mount::Folder { path, view: format!("{:?}", self.view) };
         if roots.opener().is_stalled(&mount) {
             return false;
         }

@@ -35,7 +35,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use profiler_core::process::LoadedObject;
-use profiler_core::record::{FileId, Mapped};
+use profiler_core::record::Mapped;
 use profiler_core::stack::ObjectId;
 use rustc_hash::{FxHashMap, FxHashSet};
 
@@ -49,7 +49,7 @@ use self::names::NameRoom;
 use self::object::ObjectEntry;
 pub(crate) use self::object::{Content, MappedObject, Missing, ObjectSnapshot};
 pub(crate) use self::symbols::Symbols;
-use self::unanswered::Unanswered;
+use self::unanswered::{FileKey, Unanswered};
 use crate::roots::Roots;
 use crate::symbol_process;
 use crate::symbol_process::SymbolProcess;
@@ -75,7 +75,7 @@ pub(crate) struct ObjectStore {
     /// Places of objects that were forgotten are given away again.
     entries: Vec<Option<ObjectEntry>>,
     free: Vec<ObjectId>,
-    ids: FxHashMap<(FileId, String), ObjectId>,
+    ids: FxHashMap<FileKey, ObjectId>,
     by_code: FxHashMap<Code, ObjectId>,
     /// The file systems that they were opened in.
     pub(crate) roots: Roots,
@@ -159,7 +159,9 @@ impl ObjectStore {
             None => ObjectId::UNKNOWN, // what a run-time compiler shares with itself
             Some(FoundObject::Known(id)) => id,
             // Frames may refer to the one that was missing, by addresses that count from its file's first byte.
-            Some(FoundObject::New(entry)) if tries > 0 && entry.snapshot.image.is_none() => {
+            Some(FoundObject::New(entry))
+                if tries > 0 && entry.snapshot.image.is_none() && !self.is_answer(&key, &entry) =>
+            {
                 let id = self.ids[&key];
                 self.note_try(id);
                 return LoadedObject { id, image: None };
@@ -194,6 +196,14 @@ impl ObjectStore {
             Content::Missing(Missing::NoAnswer(_)) => true,
             _ => false,
         })
+    }
+
+    /// Whether more is known now of a file whose file system did not answer before.
+    fn is_answer(&self, key: &FileKey, found: &ObjectEntry) -> bool {
+        let is_unanswered =
+            |object: &MappedObject| matches!(object.content, Content::Missing(Missing::NoAnswer(_)));
+        let before = self.ids.get(key).and_then(|&id| self.object(id));
+        before.is_some_and(|before| is_unanswered(before)) && !is_unanswered(&found.snapshot)
     }
 
     fn note_try(&mut self, id: ObjectId) {

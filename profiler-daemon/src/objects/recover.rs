@@ -1,6 +1,6 @@
 //! Objects that an earlier process of ours met, found again for the names of what it left unnamed.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use profiler_core::stack::ObjectId;
@@ -10,6 +10,7 @@ use super::finder::parse;
 use super::memory::Room;
 use super::object::ObjectEntry;
 use super::{Content, MappedObject, Missing, ObjectSnapshot, ObjectStore, VDSO};
+use crate::opener::{Mount, Wait};
 use crate::roots::RootView;
 use crate::sys::procfs;
 use crate::sys::root::Link;
@@ -27,10 +28,23 @@ impl ObjectStore {
         }
         let mut missing = Missing::Deleted;
         for view in views {
-            let Ok(file) = self.roots.open(view, Path::new(path), Link::Follow) else { continue };
-            let Ok(meta) = file.metadata() else { continue };
+            let (roots, wanted) = (self.roots.clone(), PathBuf::from(path));
+            let mount = Mount::Folder { path: wanted.clone(), view: format!("{view:?}") };
+            let open = move || {
+                let file = roots.open(view, &wanted, Link::Follow).ok()?;
+                let (meta, is_made_up) = (file.metadata().ok()?, is_made_up(&file));
+                Some((file, meta, is_made_up))
+            };
+            let (file, meta, is_made_up) = match self.opener().call(&mount, Wait::Naming, open) {
+                Ok(Some(found)) => found,
+                Ok(None) => continue,
+                Err(_) => {
+                    missing = Missing::NoAnswer(mount);
+                    continue;
+                }
+            };
             let version = Version::new(&meta);
-            if is_made_up(&file) || identity != Some(version.to_string().as_str()) {
+            if is_made_up || identity != Some(version.to_string().as_str()) {
                 missing = Missing::Replaced;
                 continue;
             }

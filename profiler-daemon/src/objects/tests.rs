@@ -4,6 +4,7 @@ use std::os::unix::fs::MetadataExt;
 use profiler_core::elf::ElfImage;
 use profiler_core::machine::Machine;
 use profiler_core::process::ProcessTable;
+use profiler_core::record::FileId;
 
 use super::*;
 use crate::opener::{Mount, Opener, Wait};
