@@ -149,8 +149,8 @@ impl Session {
 
     /// Sampling begins now: what was used before does not count.
     pub(crate) fn begin(&mut self) {
-        self.code.objects.opener().sampling_begins();
         self.code.objects.read_tables(); // of a big program, they would use up the budget of its first second
+        self.code.objects.opener().sampling_begins();
         self.times.start_ns = clock::monotonic_ns();
         self.times.range_start_ns = self.times.start_ns;
         self.times.window_end_ns = self.times.start_ns + stats::window_ns(0);
