@@ -99,7 +99,7 @@ fn not_sampled(run: &Run, seen: VisiblePart) -> String {
         }
         VisiblePart::Everything | VisiblePart::UserCode => {
             "processes at their end, when Linux frees their memory (since 6.16 it ends events before that), \
-             or processes that had no event for a moment"
+             or processes that had no event for a moment or could not be attached to"
         }
     };
     let share = run.cpu.not_sampled_cpu_s / run.cpu.target_cpu_s * 100.0;
