@@ -238,6 +238,13 @@ impl Debuginfod {
             404 => return Err(Miss::NotThere),
             status => return Err(broken(&format_args!("it answers with status {status}"))),
         }
+        let too_large = || {
+            let most = settings.bytes;
+            Miss::TooLarge(format!("{NOTE}{server}: a file of more than {most} bytes"))
+        };
+        if response.body().content_length().is_some_and(|bytes| bytes > settings.bytes) {
+            return Err(too_large());
+        }
         let local = |error: io::Error| {
             let folder = settings.cache.display();
             let advice = "free space there, or set DEBUGINFOD_CACHE_PATH to another folder";
@@ -253,8 +260,7 @@ impl Debuginfod {
             let read = read.map_err(|error| Miss::Late(format!("{NOTE}{server}: {error}")))?;
             bytes += read as u64;
             if bytes > settings.bytes {
-                let most = settings.bytes;
-                return Err(Miss::TooLarge(format!("{NOTE}{server}: a file of more than {most} bytes")));
+                return Err(too_large());
             }
             if read == 0 {
                 break;

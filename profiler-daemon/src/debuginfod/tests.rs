@@ -245,6 +245,21 @@ fn an_endless_body_ends() {
     assert!(names_in(&folder.path().join(BUILD_ID)).is_empty(), "and will be asked again");
 }
 
+/// It is asked for in each run, and not sent each time.
+#[test]
+fn a_file_that_says_that_it_is_too_large_is_not_fetched() {
+    let large = Server::start(|_, stream| {
+        let _ = stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 2000000\r\n\r\n");
+        let _ = stream.read(&mut [0]); // until the other side hangs up
+    });
+    let folder = folder();
+    let client = client(&[&large.url], folder.path());
+    assert!(client.debug_file(BUILD_ID).is_none());
+    let notes = client.notes();
+    assert!(notes.len() == 1 && notes[0].contains("more than 1048576 bytes"), "{notes:?}");
+    assert!(names_in(folder.path()).is_empty());
+}
+
 #[test]
 fn a_slow_body_ends() {
     // It sends a byte now and then, so only the time for the whole file can end it; a test that hangs fails.
