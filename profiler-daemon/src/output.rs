@@ -258,7 +258,7 @@ fn write_private(path: &Path, profile: &SymbolizedProfile) -> io::Result<()> {
 
 fn cannot_write(path: &Path, error: io::Error) -> anyhow::Error {
     let advice = match error.kind() {
-        // Of no disk: the format would be too large, and says what to do.
+        // The format refuses, not the disk, and says what to do.
         io::ErrorKind::FileTooLarge if error.raw_os_error().is_none() => {
             return anyhow!("{} is not written: {error}", path.display());
         }

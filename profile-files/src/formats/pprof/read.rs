@@ -27,7 +27,7 @@ const MAX_NAMES: usize = 256 << 20;
 /// Most functions on all stacks together, where each frame counts for each of its functions: a location of ten
 /// thousand inlined functions, ten thousand times on a stack, fits into a few kilobytes. It bounds the frames, too (4 bytes
 /// each), and the time to look at all of them. How long their names are does not count: no name is copied for a frame.
-/// Of what we write, a run has up to 2²³ frames, of eight functions each if it has to be, and a sum up to 2²⁵ functions.
+/// A run that we write has at most 2²³ frames, which may have eight functions each; a sum has at most 2²⁵ functions.
 const MAX_ON_STACKS: u64 = 1 << 26;
 
 /// Why a file could not be read.
