@@ -32,6 +32,11 @@ impl AtomicFile {
         Ok(Self { file, temporary, path: path.to_owned() })
     }
 
+    /// Whether a file of this name is one that is being written, or was left behind by a process that was killed.
+    pub fn is_temporary(name: &str) -> bool {
+        name.starts_with(".sweetspot-") && name.ends_with(".tmp")
+    }
+
     /// The same file, to be read from its start.
     ///
     /// # Errors
@@ -99,7 +104,9 @@ mod tests {
     #[test]
     fn a_file_given_up_leaves_nothing() {
         let folder = tempfile::tempdir().unwrap();
-        drop(AtomicFile::create(&folder.path().join("a.svg")).unwrap());
+        let file = AtomicFile::create(&folder.path().join("a.svg")).unwrap();
+        assert!(names(folder.path()).iter().all(|name| AtomicFile::is_temporary(name)));
+        drop(file);
         assert!(names(folder.path()).is_empty());
     }
 

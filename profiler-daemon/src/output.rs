@@ -258,6 +258,10 @@ fn write_private(path: &Path, profile: &SymbolizedProfile) -> io::Result<()> {
 
 fn cannot_write(path: &Path, error: io::Error) -> anyhow::Error {
     let advice = match error.kind() {
+        // The format refuses, not the disk, and says what to do.
+        io::ErrorKind::FileTooLarge if error.raw_os_error().is_none() => {
+            return anyhow!("{} is not written: {error}", path.display());
+        }
         io::ErrorKind::NotFound => "create its folder first, or name another",
         io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
             "free space there, or name another folder"

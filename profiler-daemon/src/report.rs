@@ -126,15 +126,16 @@ fn from_files(files: &[PathBuf]) -> Result<SymbolizedProfile> {
             names::visible(&profile.run.measure.in_words())
         );
     }
-    Ok(pooled(&profiles))
+    Ok(pooled(&mut profiles))
 }
 
 /// The sum of profiles of as many hosts. They may lie days apart: bins are as short as the longest one asks for.
-fn pooled(profiles: &[SymbolizedProfile]) -> SymbolizedProfile {
+fn pooled(profiles: &mut [SymbolizedProfile]) -> SymbolizedProfile {
+    begin_with_the_first(profiles);
     let bins_ns = profiles.iter().map(|profile| Range::of_all(slice::from_ref(profile)).bin_ns());
     let bin_ns = bins_ns.max().unwrap_or(1);
     let mut merger = Merger::of_hosts(Range::of_all(profiles), bin_ns);
-    for profile in profiles {
+    for profile in &*profiles {
         merger.add(profile);
     }
     let mut sum = merger.finish();
@@ -150,13 +151,22 @@ fn pooled(profiles: &[SymbolizedProfile]) -> SymbolizedProfile {
     sum
 }
 
+/// Lets profiles that do not say when they began begin with the first of those that do: 1970 is no such time.
+fn begin_with_the_first(profiles: &mut [SymbolizedProfile]) {
+    let starts = profiles.iter().map(|profile| profile.run.start_unix_ns);
+    let first_unix_ns = starts.filter(|start| *start > 0).min().unwrap_or_default();
+    for profile in profiles.iter_mut().filter(|profile| profile.run.start_unix_ns == 0) {
+        profile.run.start_unix_ns = first_unix_ns;
+    }
+}
+
 fn from_file(file: &Path) -> Result<SymbolizedProfile> {
     let path = file.display();
     let file = File::open(file)
         .map_err(|error| anyhow!("{path} cannot be opened ({error}); give a .pb.gz file that `-o` wrote"))?;
     pprof::read(file).map_err(|error| {
-        let reason = Error::from(error);
-        anyhow!("{path} cannot be shown: {reason:#}; give a CPU profile in pprof's format")
+        let advice = error.advice();
+        anyhow!("{path} cannot be shown: {:#}; {advice}", Error::from(error))
     })
 }
 
@@ -239,7 +249,7 @@ mod tests {
             let mut hosts: Vec<SymbolizedProfile> = (0..6).map(|_| host(&mut rng)).collect();
             // What samples cost is as sure as it is; here only that they are few matters.
             hosts.iter_mut().for_each(|host| host.run.cpu.sampling_cpu_se_s = 0.0);
-            let sum = functions(&pooled(&hosts)).functions;
+            let sum = functions(&pooled(&mut hosts)).functions;
             let one = functions(&hosts[0]).functions;
             for name in ["memcpy", "main", "walk", "clear_page"] {
                 let (sum, one) = (widths(&sum, name), widths(&one, name));
@@ -263,8 +273,9 @@ mod tests {
     #[test]
     fn what_hosts_err_by_in_the_cost_of_samples_adds_up_as_variances() {
         let mut rng = fastrand::Rng::with_seed(7);
-        let hosts: Vec<SymbolizedProfile> = (0..6).map(|_| host(&mut rng)).collect();
-        let (one, sum) = (&hosts[0].run, pooled(&hosts).run);
+        let mut hosts: Vec<SymbolizedProfile> = (0..6).map(|_| host(&mut rng)).collect();
+        let sum = pooled(&mut hosts).run;
+        let one = &hosts[0].run;
         assert!((sum.cpu.sampling_cpu_s - 6.0 * one.cpu.sampling_cpu_s).abs() < 1e-9);
         assert!(
             (sum.cpu.sampling_cpu_se_s - 6_f64.sqrt() * one.cpu.sampling_cpu_se_s).abs() < 1e-9,
@@ -290,6 +301,24 @@ mod tests {
         assert!(!shown(&FOLDED, false, &[]) && !shown(&TABLE, true, &[]));
         let file = OutputFile { path: "a.folded".into(), format: &FOLDED };
         assert!(!shown(&TABLE, false, &[file]));
+    }
+
+    /// Another tool's file may not say when it was sampled.
+    #[test]
+    fn a_file_without_a_start_does_not_begin_in_1970() {
+        let mut rng = fastrand::Rng::with_seed(7);
+        let mut hosts = [host(&mut rng), host(&mut rng)];
+        let start_unix_ns = hosts[0].run.start_unix_ns;
+        let other = &mut hosts[1];
+        (other.run.start_unix_ns, other.windows) = (0, Vec::new());
+        other.stacks.iter_mut().for_each(|stack| stack.windows.clear());
+        let run = pooled(&mut hosts).run;
+        assert_eq!((run.start_unix_ns, run.counts.samples), (start_unix_ns, 12_000));
+        assert!((run.duration_s - 60.0).abs() < 1e-6, "{}", run.duration_s);
+        hosts.iter_mut().for_each(|host| host.run.start_unix_ns = 0);
+        let run = pooled(&mut hosts).run;
+        assert_eq!(run.start_unix_ns, 0, "none says when");
+        assert!((run.duration_s - 60.0).abs() < 1e-6, "{}", run.duration_s);
     }
 
     #[test]

@@ -250,6 +250,20 @@ fn tables_have_20_rows_and_with_top_0_all() {
     assert_eq!([report("report a.pb.gz"), report("report a.pb.gz --top 3")], [20, 3]);
     assert_eq!(report("report a.pb.gz --top 0"), usize::MAX);
     assert!(is_usage("report a.pb.gz --top all"));
+    for line in [
+        "report a.pb.gz --format json --top 3",
+        "report a.pb.gz --format folded --top 20",
+        "report a.pb.gz --unknown --format json --top 3",
+        "ctl profile --format json --top 3",
+        "ctl profile --format folded --top 0",
+        "ctl --json profile --top 3",
+        "ctl profile --json --top 3",
+    ] {
+        let said = message(line);
+        assert!(is_usage(line) && said.contains("--top") && !said.contains('\n'), "{line}: {said}");
+    }
+    assert!(typed("report a.pb.gz --unknown --top 3").is_ok() && typed("ctl profile --top 3").is_ok());
+    assert!(typed("ctl --json profile").is_ok() && typed("report a.pb.gz --format json").is_ok());
     let Job::Report(ReportJob { source: ReportSource::Files(files), .. }) =
         typed("report a.pb.gz b.pb.gz c.pb.gz").unwrap()
     else {

@@ -190,6 +190,9 @@ fn in_words(items: impl Iterator<Item = String>) -> String {
     }
 }
 
+/// The frame of a stack without frames.
+const NO_STACK: &str = "[no stack]";
+
 /// The functions of a stack from the outermost caller inwards, inlined ones included.
 pub(crate) fn root_first<'a>(
     profile: &'a SymbolizedProfile,

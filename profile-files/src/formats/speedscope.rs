@@ -5,7 +5,7 @@ use std::io::{self, Write};
 use profiler_core::profile::{Function, SymbolizedProfile};
 use serde::Serialize;
 
-use super::root_first;
+use super::{NO_STACK, root_first};
 
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
@@ -51,11 +51,18 @@ pub(super) fn write(profile: &SymbolizedProfile, out: &mut dyn Write) -> io::Res
         name: &profile.run.target,
         exporter: concat!("sweetspot ", env!("CARGO_PKG_VERSION")),
         active_profile_index: 0,
-        shared: SharedFrames { frames: profile.functions.iter().map(frame).collect() },
+        shared: SharedFrames { frames: frames(profile) },
         profiles: profiles(profile),
     };
     serde_json::to_writer(&mut *out, &file)?;
     writeln!(out)
+}
+
+/// One for each function, and one more for stacks without frames, if there are any.
+fn frames(profile: &SymbolizedProfile) -> Vec<SpeedscopeFrame<'_>> {
+    let is_needed = profile.stacks.iter().any(|stack| stack.frames.is_empty());
+    let no_stack = is_needed.then_some(SpeedscopeFrame { name: NO_STACK, file: None });
+    profile.functions.iter().map(frame).chain(no_stack).collect()
 }
 
 fn frame(function: &Function) -> SpeedscopeFrame<'_> {
@@ -77,7 +84,10 @@ fn profiles(profile: &SymbolizedProfile) -> Vec<SpeedscopeProfile> {
     let mut profiles: Vec<SpeedscopeProfile> = named.collect();
     for stack in &profile.stacks {
         let of_process = &mut profiles[stack.process.0 as usize];
-        of_process.samples.push(root_first(profile, stack).map(|function| function.0).collect());
+        of_process.samples.push(match stack.frames.is_empty() {
+            true => vec![profile.functions.len() as u32],
+            false => root_first(profile, stack).map(|function| function.0).collect(),
+        });
         of_process.weights.push(stack.cpu_ns);
         of_process.end_value = of_process.end_value.saturating_add(stack.cpu_ns);
     }
@@ -100,5 +110,21 @@ mod tests {
         assert_eq!(weights.len(), profile["samples"].as_array().unwrap().len());
         let sum: u64 = weights.iter().filter_map(serde_json::Value::as_u64).sum();
         assert_eq!(Some(sum), profile["endValue"].as_u64());
+    }
+
+    #[test]
+    fn a_stack_without_frames_is_one_frame_that_says_so() {
+        let mut profile = testing::profile();
+        let mut out = Vec::new();
+        super::write(&profile, &mut out).unwrap();
+        let file: serde_json::Value = serde_json::from_slice(&out).unwrap();
+        let frames = file["shared"]["frames"].as_array().unwrap();
+        let samples = file["profiles"][0]["samples"].as_array().unwrap();
+        assert_eq!(frames.last().unwrap()["name"], "[no stack]");
+        assert_eq!(samples.last().unwrap(), &serde_json::json!([frames.len() - 1]));
+        profile.stacks.retain(|stack| !stack.frames.is_empty());
+        out.clear();
+        super::write(&profile, &mut out).unwrap();
+        assert!(!String::from_utf8(out).unwrap().contains("[no stack]"));
     }
 }

@@ -20,7 +20,7 @@ pub(super) fn write(profile: &SymbolizedProfile, out: &mut dyn Write) -> io::Res
     options.subtitle = Some(subtitle(&profile.run));
     options.count_name = "µs".to_owned();
     options.deterministic = true; // equal profiles give equal files
-    let mut lines = folded::lines(profile);
+    let mut lines = folded::lines(profile)?;
     if lines.is_empty() {
         lines.push("no samples 1".to_owned()); // an empty graph is an error to inferno, and not to us
     }

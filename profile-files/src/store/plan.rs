@@ -40,13 +40,15 @@ pub(crate) fn expired(index: &FileIndex, age_ns: u64, now: &Now) -> Vec<PathBuf>
 }
 
 /// How long ago a file's time ended (ns). Of this boot the monotonic clock tells, so that a wall clock that jumps ahead does
-/// not make today's profiles old; and a file of an earlier boot is as old as this one, whatever its wall clock said.
+/// not make today's profiles old. Of another boot the wall clock tells, since it may be another machine's, which was moved or
+/// copied to one that has been up for longer; only where it ended in the future is one of the two clocks wrong, and the file
+/// as old as this boot.
 fn since(entry: &StoredFile, now: &Now) -> u64 {
     let ago = entry.stamp.time_ranges.iter().map(|time_range| {
         if time_range.boot == now.boot {
             now.monotonic_ns.saturating_sub(time_range.to_ns)
         } else {
-            now.unix_ns.saturating_sub(time_range.span().to_unix_ns).max(now.monotonic_ns)
+            now.unix_ns.checked_sub(time_range.span().to_unix_ns).unwrap_or(now.monotonic_ns)
         }
     });
     ago.min().unwrap_or_default()

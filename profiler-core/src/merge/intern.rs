@@ -5,7 +5,7 @@ use std::hash::{BuildHasher, Hash};
 use rustc_hash::{FxBuildHasher, FxHashMap};
 
 use crate::profile::{
-    Function, FunctionIndex, Line, Location, LocationIndex, ModuleIndex, ModuleInfo, ProcessIndex,
+    Function, FunctionIndex, Line, Location, LocationIndex, ModuleIndex, ModuleInfo, Outcome, ProcessIndex,
     ProcessInfo, StackWindow, SymbolizedProfile, WeightedStack,
 };
 
@@ -20,20 +20,45 @@ struct HashIndex {
 }
 
 impl HashIndex {
-    /// The position of the item that `is_it` recognises, or the next one and that it is new.
-    fn find(&mut self, hash: u64, is_it: impl Fn(usize) -> bool) -> (u32, bool) {
-        let newest = self.newest.get(&hash).copied().unwrap_or(NONE);
-        let mut at = newest;
+    /// The position of the item that `is_it` recognises.
+    fn get(&self, hash: u64, is_it: impl Fn(usize) -> bool) -> Option<u32> {
+        let mut at = self.newest.get(&hash).copied().unwrap_or(NONE);
         while at != NONE {
             if is_it(at as usize) {
-                return (at, false);
+                return Some(at);
             }
             at = self.older[at as usize];
         }
+        None
+    }
+
+    /// The same, or the next position and that it is new.
+    fn find(&mut self, hash: u64, is_it: impl Fn(usize) -> bool) -> (u32, bool) {
+        if let Some(at) = self.get(hash, is_it) {
+            return (at, false);
+        }
         let next = self.older.len() as u32;
-        self.older.push(newest);
-        self.newest.insert(hash, next);
+        let older = self.newest.insert(hash, next);
+        self.older.push(older.unwrap_or(NONE));
         (next, true)
+    }
+}
+
+/// Most stacks, their frames together, and the functions of these frames together, inlined ones included.
+#[derive(Clone, Copy)]
+pub(super) struct StackLimits {
+    pub(super) stacks: usize,
+    pub(super) frames: usize,
+    pub(super) functions: usize,
+    /// Stacks of one frame that may come on top, of those beyond the other limits.
+    pub(super) leaves: usize,
+}
+
+impl Default for StackLimits {
+    /// None.
+    fn default() -> Self {
+        const ANY: usize = usize::MAX;
+        Self { stacks: ANY, frames: ANY, functions: ANY, leaves: 0 }
     }
 }
 
@@ -68,6 +93,12 @@ pub(super) struct Interner {
     frames: Vec<LocationIndex>,
     /// Windows of all stacks.
     entries: usize,
+    limits: StackLimits,
+    /// Frames of all stacks, and the functions of these frames.
+    all_frames: usize,
+    all_functions: usize,
+    /// Samples whose stacks had no room.
+    cut_samples: u64,
 }
 
 fn hash(value: impl Hash) -> u64 {
@@ -75,6 +106,16 @@ fn hash(value: impl Hash) -> u64 {
 }
 
 impl Interner {
+    /// A sum that has no more than that.
+    pub(super) fn within(limits: StackLimits) -> Self {
+        Self { limits, ..Self::default() }
+    }
+
+    /// Samples of which the innermost frame is kept at most, since their stacks had no room.
+    pub(super) fn cut_samples(&self) -> u64 {
+        self.cut_samples
+    }
+
     /// Adds what `stack` of `profile` had in some windows; returns their CPU time (ns). A stack that had nothing in them is
     /// not added.
     pub(super) fn add(
@@ -90,7 +131,7 @@ impl Interner {
         }
         let at = self.stack(profile, stack, places);
         let sum = &mut self.sum.stacks[at];
-        let before_ns = sum.cpu_ns;
+        let (before_ns, samples_before) = (sum.cpu_ns, sum.samples);
         for had in windows {
             sum.cpu_ns = sum.cpu_ns.saturating_add(had.cpu_ns);
             sum.samples = sum.samples.saturating_add(had.samples);
@@ -101,6 +142,9 @@ impl Interner {
                     self.entries += 1;
                 }
             }
+        }
+        if sum.outcome == Outcome::NotKept && stack.outcome != Outcome::NotKept {
+            self.cut_samples = self.cut_samples.saturating_add(sum.samples - samples_before);
         }
         sum.cpu_ns - before_ns
     }
@@ -144,18 +188,60 @@ impl Interner {
         let mut frames = std::mem::take(&mut self.frames);
         frames.clear();
         frames.extend(stack.frames.iter().map(|frame| self.location(profile, *frame, places)));
-        let stacks = &self.sum.stacks;
-        let same = |at: usize| {
-            let known = &stacks[at];
-            known.process == process && known.outcome == stack.outcome && known.frames == frames
-        };
-        let (at, is_new) = self.stacks.find(hash((process, stack.outcome, &frames)), same);
-        if is_new {
-            let (frames, outcome) = (frames.clone(), stack.outcome);
-            let (samples, cpu_ns, windows) = (0, 0, Vec::new());
-            self.sum.stacks.push(WeightedStack { process, frames, outcome, samples, cpu_ns, windows });
-        }
+        let at = self.place(process, stack.outcome, &frames);
         self.frames = frames;
+        at
+    }
+
+    /// The place of a stack. Where there is no room for a new one, its innermost frame is kept, and where there is none for
+    /// that either, nothing but the process.
+    fn place(&mut self, process: ProcessIndex, outcome: Outcome, frames: &[LocationIndex]) -> usize {
+        if let Some(at) = self.known(process, outcome, frames) {
+            return at;
+        }
+        let functions = self.functions_of(frames);
+        let limits = self.limits;
+        if self.sum.stacks.len() < limits.stacks
+            && self.all_frames.saturating_add(frames.len()) <= limits.frames
+            && self.all_functions.saturating_add(functions) <= limits.functions
+        {
+            return self.enter(process, outcome, frames);
+        }
+        let leaf = &frames[..frames.len().min(1)];
+        let has_room = self.sum.stacks.len() < limits.stacks.saturating_add(limits.leaves)
+            && self.all_frames < limits.frames.saturating_add(limits.leaves)
+            && self.all_functions.saturating_add(self.functions_of(leaf))
+                <= limits.functions.saturating_add(limits.leaves);
+        match self.known(process, Outcome::NotKept, leaf) {
+            Some(at) => at,
+            None if has_room => self.enter(process, Outcome::NotKept, leaf),
+            None => {
+                let known = self.known(process, Outcome::NotKept, &[]);
+                known.unwrap_or_else(|| self.enter(process, Outcome::NotKept, &[]))
+            }
+        }
+    }
+
+    fn functions_of(&self, frames: &[LocationIndex]) -> usize {
+        frames.iter().map(|frame| self.sum.locations[frame.0 as usize].lines.len()).sum()
+    }
+
+    /// A stack that is there already.
+    fn known(&self, process: ProcessIndex, outcome: Outcome, frames: &[LocationIndex]) -> Option<usize> {
+        let same = |at: usize| {
+            let known = &self.sum.stacks[at];
+            known.process == process && known.outcome == outcome && known.frames == frames
+        };
+        self.stacks.get(hash((process, outcome, frames)), same).map(|at| at as usize)
+    }
+
+    /// Adds a stack that is not there yet.
+    fn enter(&mut self, process: ProcessIndex, outcome: Outcome, frames: &[LocationIndex]) -> usize {
+        let (at, _) = self.stacks.find(hash((process, outcome, frames)), |_| false);
+        self.all_frames += frames.len();
+        self.all_functions += self.functions_of(frames);
+        let (samples, cpu_ns, windows, frames) = (0, 0, Vec::new(), frames.to_vec());
+        self.sum.stacks.push(WeightedStack { process, frames, outcome, samples, cpu_ns, windows });
         at as usize
     }
 

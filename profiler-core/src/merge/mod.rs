@@ -7,7 +7,7 @@
 //! different rates have windows of their own in a bin.
 //!
 //! A bin of time has one window for each power of two of the samples' weight. A sum has at most 1,024 windows
-//! and 1.5 million entries; beyond that its bins get longer.
+//! and 1.5 million entries; beyond that its bins get longer. Of more stacks than its file may hold, the innermost frames are kept.
 //!
 //! ```
 //! use profiler_core::merge::{Merger, Range};
@@ -27,7 +27,7 @@ mod runs;
 use std::collections::BTreeMap;
 
 use crate::profile::{StackWindow, SymbolizedProfile, Window};
-use intern::{Interner, PlacesInSum};
+use intern::{Interner, PlacesInSum, StackLimits};
 pub use part::part_of;
 use runs::Runs;
 
@@ -36,6 +36,14 @@ const MAX_BINS: u64 = 240;
 /// Windows that a sum has at most, and stacks times the windows that they were seen in: what readers take, and some tens of MiB.
 const MAX_WINDOWS: usize = 1024;
 const MAX_ENTRIES: usize = 1_500_000;
+/// Most stacks of a sum, so that whoever gets it as a file can read it. As pprof, a stack takes 40 bytes and 4 for each frame:
+/// 110 MiB, less than half of what our reader takes (256 MiB); it takes twice as many functions on stacks. One run of a target
+/// has at most a quarter of these stacks and half of these frames.
+const STACK_LIMITS: StackLimits =
+    StackLimits { stacks: 1 << 20, frames: 1 << 24, functions: 1 << 25, leaves: 1 << 17 };
+/// What a note on samples beyond these limits says of them.
+const TOO_MANY_STACKS: &str = "samples have no more than their innermost function, since there are more distinct stacks than \
+                               one profile holds; choose a shorter range or fewer targets";
 /// Lengths of bins that divide hours and days, from the shortest window of a run (ms).
 const BINS_MS: [u64; 17] = [
     20, 50, 100, 200, 500, 1_000, 5_000, 10_000, 15_000, 30_000, 60_000, 120_000, 300_000, 600_000, 900_000,
@@ -117,7 +125,7 @@ struct Bin {
 impl Merger {
     /// A sum of what was in `range`, in bins of `bin_ns`, at least 1.
     pub fn new(range: Range, bin_ns: u64) -> Self {
-        let (interner, runs, bins) = (Interner::default(), Runs::default(), BTreeMap::new());
+        let (interner, runs, bins) = (Interner::within(STACK_LIMITS), Runs::default(), BTreeMap::new());
         Self { range, bin_ns: bin_ns.max(1), interner, runs, bins, covered: None }
     }
 
@@ -214,9 +222,13 @@ impl Merger {
         let windows = self.bins.values().map(window).collect();
         let mut at = vec![0; self.bins.len()];
         self.bins.values().zip(0..).for_each(|(bin, place)| at[bin.id as usize] = place);
+        let cut_samples = self.interner.cut_samples();
         let mut profile = self.interner.finish(|id| at[id as usize]);
         profile.windows = windows;
         profile.run = self.runs.finish(&profile.stacks, span);
+        if cut_samples > 0 {
+            profile.run.notes.push(format!("{cut_samples} {TOO_MANY_STACKS}"));
+        }
         profile
     }
 }

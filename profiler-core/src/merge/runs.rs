@@ -242,7 +242,11 @@ impl Runs {
         run.target = targets(&self.targets);
         (run.notes, run.merged_windows) = self.notes.finish();
         run.start_unix_ns = span.from_unix_ns;
-        run.duration_s = (span.to_unix_ns - span.from_unix_ns) as f64 * 1e-9;
+        // Of one host, that is a range of time; other hosts may have been sampled on other days.
+        run.duration_s = match self.are_independent {
+            true => union_s(&mut self.spans),
+            false => (span.to_unix_ns - span.from_unix_ns) as f64 * 1e-9,
+        };
         run.overhead.own_cpu_ratio = if sampled_s > 0.0 { own_cpu_s / sampled_s } else { 0.0 };
         run.counts.samples = stacks.iter().fold(0, |sum, stack| stack.samples.saturating_add(sum));
         let (taken, sampled_cpu_s) = (
@@ -293,6 +297,11 @@ fn sampled_s(spans: &mut [(u64, u64)], are_independent: bool) -> f64 {
     if are_independent {
         return spans.iter().map(|(from, until)| (until - from) as f64 * 1e-9).sum();
     }
+    union_s(spans)
+}
+
+/// How long any of these spans lasted (s).
+fn union_s(spans: &mut [(u64, u64)]) -> f64 {
     spans.sort_unstable();
     let (mut covered_ns, mut covered_until) = (0, 0);
     for &(from, until) in &*spans {

@@ -237,6 +237,73 @@ fn own_time_is_a_share_of_the_time_in_which_there_was_sampling() {
 }
 
 #[test]
+fn runs_of_several_hosts_last_as_long_as_any_of_them_was_sampled() {
+    let lasted_s = |starts_s: &[u64]| {
+        let mut hosts = Merger::of_hosts(seconds(0, 1_000_000), 60 * SECOND);
+        starts_s.iter().for_each(|start_s| {
+            hosts.add(&profile("a", *start_s, &[&[(1, 20)], &[(1, 20)]]));
+        });
+        hosts.finish().run.duration_s
+    };
+    assert!((lasted_s(&[100, 86_500]) - 4.0).abs() < 1e-9, "a day apart");
+    assert!((lasted_s(&[100, 101]) - 3.0).abs() < 1e-9, "they overlap");
+    assert!((lasted_s(&[100, 100]) - 2.0).abs() < 1e-9, "at once");
+}
+
+/// Seventeen million frames: more than the file of a sum may hold.
+#[test]
+fn of_too_many_stacks_the_innermost_functions_are_kept() {
+    let mut deep = profile("a", 100, &[&[(1, 20)]]);
+    deep.stacks = (0..17_000_u32)
+        .map(|at| {
+            // No two are the same in their inner frames, and all are deep.
+            let digits =
+                (0..1000).map(|digit| LocationIndex(if digit < 8 { at >> (2 * digit) & 3 } else { 0 }));
+            let windows = vec![StackWindow { window: 0, cpu_ns: 2, samples: 1 }];
+            let (process, outcome) = (ProcessIndex(0), Outcome::Complete);
+            WeightedStack { process, frames: digits.collect(), outcome, samples: 1, cpu_ns: 2, windows }
+        })
+        .collect();
+    let sum = merged(seconds(0, 1000), 1, std::slice::from_ref(&deep));
+    let frames: usize = sum.stacks.iter().map(|stack| stack.frames.len()).sum();
+    assert!(frames <= STACK_LIMITS.frames + STACK_LIMITS.leaves, "{frames}");
+    assert_eq!(sums(&sum), (34_000, 17_000));
+    for name in ["main", "parse", "copy", "walk"] {
+        assert_eq!(weight(&sum, "a", name), weight(&deep, "a", name), "{name}");
+    }
+    let cut = sum.stacks.iter().filter(|stack| stack.outcome == Outcome::NotKept);
+    assert!(cut.clone().all(|stack| stack.frames.len() == 1));
+    let cut = cut.map(|stack| stack.samples).sum::<u64>();
+    assert_eq!(sum.run.counts.truncated_by.not_kept, cut);
+    let note = sum.run.notes.last().unwrap();
+    assert!(cut > 0 && note.starts_with(&format!("{cut} samples have no more")), "{cut}: {note}");
+}
+
+#[test]
+fn limits_hold_for_whatever_there_is_most_of() {
+    let a = profile("a", 100, &[&[(0, 1), (1, 2), (2, 3), (3, 4)]]);
+    let plenty = StackLimits { stacks: 9, frames: 99, functions: 99, leaves: 9 };
+    for (limits, whole, stacks) in [
+        (plenty, 4, 4),
+        (StackLimits { stacks: 1, ..plenty }, 1, 4),
+        (StackLimits { frames: 4, ..plenty }, 2, 4),
+        (StackLimits { functions: 7, ..plenty }, 3, 4),
+        (StackLimits { frames: 4, leaves: 1, ..plenty }, 2, 4),
+        (StackLimits { stacks: 1, leaves: 1, ..plenty }, 1, 3),
+        (StackLimits { stacks: 0, leaves: 0, ..plenty }, 0, 1),
+    ] {
+        let range = seconds(0, 1000);
+        let mut merger = Merger { interner: Interner::within(limits), ..Merger::new(range, SECOND) };
+        merger.add(&a);
+        let sum = merger.finish();
+        assert_eq!(sums(&sum), (10, 10));
+        let found = sum.stacks.iter().filter(|stack| stack.outcome != Outcome::NotKept).count();
+        assert_eq!((found, sum.stacks.len()), (whole, stacks), "{sum:?}");
+        assert_eq!(sum.run.notes.len(), 1 + usize::from(whole < 4));
+    }
+}
+
+#[test]
 fn figures_that_are_none_stay_out() {
     let mut a = profile("a", 100, &[&[(1, 1)]]);
     (a.run.cost.overhead_us, a.run.cpu.target_cpu_s, a.run.rate.rate_hz) =

@@ -88,9 +88,9 @@ pub(crate) struct CtlProfileArgs {
     /// Output format.
     #[arg(long, value_parser = printed_format(), default_value = TABLE.name, conflicts_with = "json")]
     pub(crate) format: &'static Format,
-    /// Number of functions in the table; 0 shows all.
-    #[arg(long, value_name = "N", default_value_t, conflicts_with = "output")]
-    pub(crate) top: Top,
+    /// Number of functions in the table (20); 0 shows all.
+    #[arg(long, value_name = "N", conflicts_with = "output")]
+    pub(crate) top: Option<Top>,
     #[arg(short, long = "output", value_name = "FILE", value_parser = output_file(), help = output_help("it"), conflicts_with_all = ["format", "json"])]
     pub(crate) output: Vec<OutputFile>,
 }

@@ -23,9 +23,9 @@ pub(crate) struct ReportArgs {
     pub(crate) unknown: bool,
     #[arg(short, long = "output", value_name = "FILE", value_parser = output_file(), help = output_help("it"), conflicts_with_all = ["format", "unknown"])]
     pub(crate) output: Vec<OutputFile>,
-    /// Number of functions in the table; 0 shows all. With --unknown: for each module.
-    #[arg(long, value_name = "N", default_value_t, conflicts_with = "output")]
-    pub(crate) top: Top,
+    /// Number of functions in the table (20); 0 shows all. With --unknown: for each module.
+    #[arg(long, value_name = "N", conflicts_with = "output")]
+    pub(crate) top: Option<Top>,
     #[command(flatten)]
     pub(crate) stored: StoredArgs,
 }

@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use anyhow::{Error, Result, anyhow};
-use profile_files::{JSON, PPROF, TABLE, pprof};
+use profile_files::pprof::{self, ReadError};
+use profile_files::{JSON, PPROF, TABLE};
 
 use super::client::{Client, RequestMethod, quoted};
 use super::{CtlProfile, CtlTime};
@@ -30,12 +31,7 @@ pub(super) fn run(client: &Client<'_>, asked: &CtlProfile, json: bool, terminal:
         CtlTime::Range(..) => Duration::ZERO,
     };
     let bytes = client.ask(RequestMethod::Get, &path(asked), None, PATIENCE + waiting)?;
-    let profile = pprof::read_cpu_time(bytes.as_slice()).map_err(|error| {
-        anyhow!(
-            "the daemon's profile cannot be read ({:#}); does it have another version?",
-            Error::from(error)
-        )
-    })?;
+    let profile = pprof::read_cpu_time(bytes.as_slice()).map_err(unreadable)?;
     match outputs {
         Some(outputs) => {
             report::say_missing(&profile, terminal);
@@ -48,6 +44,14 @@ pub(super) fn run(client: &Client<'_>, asked: &CtlProfile, json: bool, terminal:
             report::print_as(format, &profile, terminal, asked.top)
         }
     }
+}
+
+fn unreadable(error: ReadError) -> Error {
+    let what_to_do = match error.is_limit() {
+        true => "request a shorter range or fewer targets",
+        false => "does it have another version?",
+    };
+    anyhow!("the daemon's profile cannot be read ({:#}); {what_to_do}", Error::from(error))
 }
 
 fn path(asked: &CtlProfile) -> String {
@@ -69,4 +73,17 @@ fn path(asked: &CtlProfile) -> String {
         path += &format!("&label={}", quoted(&format!("{key}={text}")));
     }
     path
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_profile_that_is_too_large_is_no_other_version() {
+        let said = unreadable(ReadError::TooLarge).to_string();
+        assert!(said.contains("MiB") && said.ends_with("request a shorter range or fewer targets"), "{said}");
+        let said = unreadable(ReadError::Malformed("it is empty")).to_string();
+        assert!(said.contains("it is empty") && said.contains("another version"), "{said}");
+    }
 }

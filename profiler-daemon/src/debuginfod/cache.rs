@@ -3,7 +3,7 @@
 
 use std::fs::{self, File, FileTimes, Metadata};
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 use profile_files::AtomicFile;
@@ -15,6 +15,9 @@ const MISS_HOLDS: Duration = Duration::from_secs(600);
 const UNUSED_STAYS: Duration = Duration::from_secs(7 * 86_400);
 /// A file in the folder with that time in seconds, as elfutils' clients have it.
 const UNUSED_STAYS_FILE: &str = "max_unused_age_s";
+
+/// A file that is being fetched was written to within this time; an older one was left behind by a process that was killed.
+const FETCH_LASTS: Duration = Duration::from_secs(3600);
 
 /// What is known of a file.
 #[derive(Debug)]
@@ -52,7 +55,8 @@ impl Cache {
         if age.is_some_and(|age| age < MISS_HOLDS) { CachedFile::Nowhere } else { CachedFile::Nothing }
     }
 
-    /// Removes files that were not used for [`UNUSED_STAYS`], or for the time in [`UNUSED_STAYS_FILE`]. Other files in the folder stay.
+    /// Removes files that were not used for [`UNUSED_STAYS`], or for the time in [`UNUSED_STAYS_FILE`], and what fetches that were
+    /// killed left behind. Other files in the folder stay.
     pub(super) fn remove_unused(&self, now: SystemTime) {
         let written = fs::read_to_string(self.0.join(UNUSED_STAYS_FILE)).ok();
         let stays =
@@ -65,8 +69,10 @@ impl Cache {
                 let unused_for = used.and_then(|used| now.duration_since(used).ok());
                 file.is_file() && unused_for.is_some_and(|time| time > stays)
             };
-            if fs::symlink_metadata(&path).is_ok_and(|file| is_unused(&file)) {
-                let _ = fs::remove_file(&path).and_then(|()| fs::remove_dir(entry.path()));
+            let is_removed = fs::symlink_metadata(&path).is_ok_and(|file| is_unused(&file))
+                && fs::remove_file(&path).is_ok();
+            if remove_leftovers(&entry.path(), now) || is_removed {
+                let _ = fs::remove_dir(entry.path()); // it stays with what else is in it
             }
         }
     }
@@ -85,6 +91,20 @@ impl Cache {
     pub(super) fn path(&self, build_id: &str) -> PathBuf {
         self.0.join(build_id).join("debuginfo")
     }
+}
+
+/// Removes unfinished files that are older than [`FETCH_LASTS`]; whether there were any.
+fn remove_leftovers(folder: &Path, now: SystemTime) -> bool {
+    let is_old = |file: &Metadata| {
+        let age = file.modified().ok().and_then(|written| now.duration_since(written).ok());
+        file.is_file() && age.is_some_and(|age| age > FETCH_LASTS)
+    };
+    let is_leftover = |entry: &fs::DirEntry| {
+        entry.file_name().to_str().is_some_and(AtomicFile::is_temporary)
+            && entry.metadata().is_ok_and(|file| is_old(&file)) // of a link, its own
+    };
+    let leftovers = fs::read_dir(folder).into_iter().flatten().flatten().filter(is_leftover);
+    leftovers.filter(|entry| fs::remove_file(entry.path()).is_ok()).count() > 0
 }
 
 #[cfg(test)]
@@ -111,5 +131,28 @@ mod tests {
         cache.remove_unused(now);
         assert!(matches!(cache.find("aa"), CachedFile::File(_)));
         assert!(matches!(cache.find("bb"), CachedFile::Nothing) && !folder.path().join("bb").exists());
+    }
+
+    #[test]
+    fn a_fetch_that_was_killed_leaves_nothing_for_long() {
+        const LEFTOVER: &str = ".sweetspot-7-1790000000000000000.tmp";
+        let folder = tempfile::tempdir().unwrap();
+        let cache = Cache::new(folder.path().to_owned());
+        let now = SystemTime::now();
+        for build_id in ["aa", "bb", "cc"] {
+            let path = folder.path().join(build_id);
+            fs::create_dir(&path).unwrap();
+            fs::write(path.join(LEFTOVER), "debug infor").unwrap();
+        }
+        fs::write(cache.path("bb"), "debug information").unwrap();
+        let two_hours_ago = FileTimes::new().set_modified(now - Duration::from_secs(7200));
+        for build_id in ["aa", "bb"] {
+            let leftover = File::open(folder.path().join(build_id).join(LEFTOVER)).unwrap();
+            leftover.set_times(two_hours_ago).unwrap();
+        }
+        cache.remove_unused(now);
+        assert!(!folder.path().join("aa").exists(), "nothing else was in it");
+        assert!(!folder.path().join("bb").join(LEFTOVER).exists() && cache.path("bb").exists());
+        assert!(folder.path().join("cc").join(LEFTOVER).exists(), "it may be fetched at this moment");
     }
 }

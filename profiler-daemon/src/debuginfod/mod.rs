@@ -14,7 +14,6 @@ use std::io::{self, Read, Write};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
-use profile_files::AtomicFile;
 use rustc_hash::FxHashMap;
 
 use self::cache::{Cache, CachedFile};
@@ -70,8 +69,12 @@ struct FetchState {
 enum Miss {
     /// It has none.
     NotThere,
-    /// It has one that is of no use.
-    Useless(String),
+    /// What it has is a file of another build.
+    OtherBuild(String),
+    /// It has one that is larger than what is fetched.
+    TooLarge(String),
+    /// The cache does not take it.
+    NotKept(String),
     /// It does not work.
     Broken(String),
     /// This run had no time for it, or not enough.
@@ -169,7 +172,16 @@ impl Debuginfod {
                     return File::open(cache.path(build_id)).ok();
                 }
                 Err(Miss::NotThere) => {}
-                Err(Miss::Useless(why)) => state.note(why),
+                Err(Miss::OtherBuild(why)) => state.note(why),
+                Err(Miss::TooLarge(why)) => {
+                    is_nowhere = false;
+                    state.note(why);
+                }
+                // Nor would it take it from another server.
+                Err(Miss::NotKept(why)) => {
+                    state.note(why);
+                    return None;
+                }
                 Err(Miss::Broken(why)) => {
                     is_nowhere = false;
                     self.servers.rest(server, Instant::now(), why.clone());
@@ -214,15 +226,29 @@ impl Debuginfod {
         }
         let request = self.servers.0.agent.get(format!("{server}/buildid/{build_id}/debuginfo"));
         let request = request.config().timeout_global(Some(left)).build();
-        let response = request.call().map_err(|error| broken(&error))?;
+        let response = request.call().map_err(|error| match error {
+            // It had less time than a file may take, and works as far as is known.
+            ureq::Error::Timeout(ureq::Timeout::Global) if left < settings.file => {
+                Miss::Late(format!("{NOTE}{server} had not answered when the time for a run was used up"))
+            }
+            error => broken(&error),
+        })?;
         match response.status().as_u16() {
             200 => {}
             404 => return Err(Miss::NotThere),
             status => return Err(broken(&format_args!("it answers with status {status}"))),
         }
+        let too_large = || {
+            let most = settings.bytes;
+            Miss::TooLarge(format!("{NOTE}{server}: a file of more than {most} bytes"))
+        };
+        if response.body().content_length().is_some_and(|bytes| bytes > settings.bytes) {
+            return Err(too_large());
+        }
         let local = |error: io::Error| {
             let folder = settings.cache.display();
-            Miss::Useless(format!("{NOTE}{folder} cannot be written ({error}); set DEBUGINFOD_CACHE_PATH"))
+            let advice = "free space there, or set DEBUGINFOD_CACHE_PATH to another folder";
+            Miss::NotKept(format!("{NOTE}{folder} cannot be written ({error}); {advice}"))
         };
         let mut aside = cache.begin(build_id).map_err(local)?;
         let mut body = response.into_body().into_reader();
@@ -234,16 +260,15 @@ impl Debuginfod {
             let read = read.map_err(|error| Miss::Late(format!("{NOTE}{server}: {error}")))?;
             bytes += read as u64;
             if bytes > settings.bytes {
-                let most = settings.bytes;
-                return Err(Miss::Useless(format!("{NOTE}{server}: a file of more than {most} bytes")));
+                return Err(too_large());
             }
             if read == 0 {
                 break;
             }
             aside.write_all(&chunk[..read]).map_err(local)?;
         }
-        if !is_of_build(&aside, build_id) {
-            return Err(Miss::Useless(format!("{NOTE}{server}: a file of another build")));
+        if !is_of_build(&aside.reopen().map_err(local)?, build_id) {
+            return Err(Miss::OtherBuild(format!("{NOTE}{server}: a file of another build")));
         }
         aside.commit().map_err(local)?;
         Ok(bytes)
@@ -259,7 +284,6 @@ impl FetchState {
 }
 
 /// Whether an object says that it is of this build.
-fn is_of_build(aside: &AtomicFile, build_id: &str) -> bool {
-    let found = aside.reopen().ok().and_then(|file| symbolizer::build_id(&file));
-    found.is_some_and(|found| found == build_id)
+fn is_of_build(object: &File, build_id: &str) -> bool {
+    symbolizer::build_id(object).is_some_and(|found| found == build_id)
 }

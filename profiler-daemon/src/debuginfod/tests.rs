@@ -192,6 +192,33 @@ fn a_run_without_time_left_is_no_fault_of_the_server() {
     assert!(servers.why_resting(0, Instant::now()).is_none());
 }
 
+/// The server would have had twenty seconds, and the run has less left than that.
+#[test]
+fn a_server_that_had_less_time_than_a_file_may_take_does_not_rest() {
+    let silent = Server::start(|_, stream| {
+        let _ = stream.read(&mut [0]); // until the other side hangs up
+    });
+    let folder = folder();
+    let run = Duration::from_millis(300);
+    let servers = Servers::new(DebuginfodSettings { run, ..settings(&[&silent.url], folder.path()) });
+    let run = Debuginfod::new(&servers);
+    assert!(run.debug_file(BUILD_ID).is_none());
+    assert!(run.notes()[0].contains("time for a run"), "{:?}", run.notes());
+    assert!(servers.why_resting(0, Instant::now()).is_none());
+    assert!(names_in(folder.path()).is_empty(), "it may have the file");
+}
+
+#[test]
+fn a_cache_that_cannot_be_written_is_no_server_without_the_file() {
+    let (server, folder) = (Server::with(good()), folder());
+    let cache = folder.path().join("file");
+    std::fs::write(&cache, "not a folder").unwrap();
+    let client = client(&[&server.url], &cache);
+    assert!(client.debug_file(BUILD_ID).is_none());
+    let notes = client.notes();
+    assert!(notes.len() == 1 && notes[0].contains("cannot be written"), "{notes:?}");
+}
+
 #[test]
 fn another_build_is_refused_and_not_kept() {
     for file in [object(&[1, 2, 3]), b"hello".to_vec(), Vec::new(), good()[..100].to_vec()] {
@@ -214,6 +241,23 @@ fn an_endless_body_ends() {
     let client = client(&[&endless.url], folder.path());
     assert!(client.debug_file(BUILD_ID).is_none());
     assert!(client.notes()[0].contains("more than 1048576 bytes"), "{:?}", client.notes());
+    assert_eq!(client.notes().len(), 1, "the server has the file");
+    assert!(names_in(&folder.path().join(BUILD_ID)).is_empty(), "and will be asked again");
+}
+
+/// It is asked for in each run, and not sent each time.
+#[test]
+fn a_file_that_says_that_it_is_too_large_is_not_fetched() {
+    let large = Server::start(|_, stream| {
+        let _ = stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 2000000\r\n\r\n");
+        let _ = stream.read(&mut [0]); // until the other side hangs up
+    });
+    let folder = folder();
+    let client = client(&[&large.url], folder.path());
+    assert!(client.debug_file(BUILD_ID).is_none());
+    let notes = client.notes();
+    assert!(notes.len() == 1 && notes[0].contains("more than 1048576 bytes"), "{notes:?}");
+    assert!(names_in(folder.path()).is_empty());
 }
 
 #[test]

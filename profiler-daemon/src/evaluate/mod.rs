@@ -22,7 +22,7 @@ pub(crate) mod workload;
 use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 
-use anyhow::Result;
+use anyhow::{Result, anyhow};
 use config::Unwind;
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::json;
@@ -57,14 +57,48 @@ pub(crate) fn run(job: &EvaluateJob) -> Result<()> {
     job.files.iter().try_for_each(|file| check_writable(file))?;
     sampling::permitted()?;
     let (runs, notes) = observe(job, terminal)?;
-    let figures = figures(&runs.iter().collect::<Vec<_>>())?;
-    let claims = claims(&runs, &figures, job.design.seed);
+    deliver(job, &runs, &notes, terminal)
+}
+
+/// Writes and prints what the runs showed. Where they do not suffice for figures, or a file cannot be written, there is the rest
+/// all the same: they took a quarter of an hour.
+fn deliver(job: &EvaluateJob, runs: &[Observation], notes: &[String], terminal: Terminal) -> Result<()> {
+    let findings = figures(&runs.iter().collect::<Vec<_>>()).map(|figures| {
+        let claims = claims(runs, &figures, job.design.seed);
+        Findings { figures, claims }
+    });
+    let written = write_files(job, runs, findings.as_ref().ok(), notes, terminal);
+    notes.iter().for_each(|note| terminal.say(note));
+    let printed = match &findings {
+        Ok(Findings { figures, claims }) => terminal.print(&table::render(runs, figures, claims)),
+        Err(error) => Err((*error).into()),
+    };
+    match (written, printed) {
+        (Err(first), Err(second)) => Err(anyhow!("{first:#}; and {second:#}")),
+        (written, printed) => written.and(printed),
+    }
+}
+
+/// What the runs show.
+struct Findings {
+    figures: Figures,
+    claims: Vec<Claim>,
+}
+
+/// Writes the files that were asked for; without findings, those that hold the runs.
+fn write_files(
+    job: &EvaluateJob,
+    runs: &[Observation],
+    findings: Option<&Findings>,
+    notes: &[String],
+    terminal: Terminal,
+) -> Result<()> {
     for file in &job.files {
-        write_text(file, &content(file, job, &runs, &figures, &claims, &notes))?;
+        let Some(text) = content(file, job, runs, findings, notes) else { continue };
+        write_text(file, &text)?;
         terminal.say(&format!("wrote {}", file.display()));
     }
-    notes.iter().for_each(|note| terminal.say(note));
-    terminal.print(&table::render(&runs, &figures, &claims))
+    Ok(())
 }
 
 /// All runs that succeeded, and what a person should know of the others.
@@ -103,28 +137,27 @@ fn show(progress: &ProgressBar, index: usize, next: &Planned) {
     progress.set_position(index as u64);
 }
 
-/// What a file holds: the picture or everything.
+/// What a file holds: the picture, for which there must be findings, or everything.
 fn content(
     file: &Path,
     job: &EvaluateJob,
     runs: &[Observation],
-    figures: &Figures,
-    claims: &[Claim],
+    findings: Option<&Findings>,
     notes: &[String],
-) -> String {
+) -> Option<String> {
     if file.extension().is_some_and(|ending| ending == "svg") {
-        return picture::chart(runs, figures).svg();
+        return findings.map(|findings| picture::chart(runs, &findings.figures).svg());
     }
     let object = json!({
         "rounds": job.design.rounds,
         "cpu_s": job.design.cpu_s(),
         "seed": job.design.seed,
-        "figures": figures,
-        "claims": claims,
+        "figures": findings.map(|findings| &findings.figures),
+        "claims": findings.map_or(&[][..], |findings| &findings.claims),
         "notes": notes,
         "runs": runs,
     });
-    format!("{object}\n")
+    Some(format!("{object}\n"))
 }
 
 #[cfg(test)]

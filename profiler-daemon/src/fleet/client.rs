@@ -113,8 +113,8 @@ impl PrometheusClient {
         if self.settings.token_file.is_none() && self.settings.ca_file.is_none() {
             return self.ask(range);
         }
-        let present = Self::new(&self.settings).map_err(|error| format!("{error:#}"))?;
-        present.as_ref().unwrap_or(self).ask(range)
+        let address = self.settings.prometheus.as_deref().unwrap_or_default();
+        Self::at(address, &self.settings).map_err(|error| format!("{error:#}"))?.ask(range)
     }
 
     /// The CPU time of each service on all hosts over the last `range`.
@@ -355,6 +355,7 @@ mod tests {
         std::fs::remove_file(&file).unwrap();
         let error = client.ask_with_present_files(Duration::from_secs(300)).unwrap_err();
         assert!(error.contains("token cannot be read"), "{error}");
+        assert!(!error.starts_with("fleet: "), "the log says that in front of it: {error}");
     }
 
     #[test]

@@ -14,9 +14,6 @@ use profiler_core::profile::SymbolizedProfile;
 
 use crate::sys::root::{Link, open_regular};
 
-/// Longest file that is read: what is larger is no profile.
-const MOST: u64 = 128 << 20;
-
 /// A profile that can be sent.
 pub(crate) struct PushSource {
     /// What is in it.
@@ -39,10 +36,10 @@ impl PushSource {
         let mut bytes = Vec::new();
         // A pipe would be waited for.
         let file = open_regular(path, Link::Follow).map_err(cannot)?;
-        file.take(MOST + 1).read_to_end(&mut bytes).map_err(cannot)?;
+        file.take(pprof::MAX_BYTES + 1).read_to_end(&mut bytes).map_err(cannot)?;
         let profile = pprof::read(bytes.as_slice()).map_err(|error| {
-            let reason = Error::from(error);
-            anyhow!("{shown} is not sent: {reason:#}; give a CPU profile in pprof's format")
+            let advice = error.advice();
+            anyhow!("{shown} is not sent: {:#}; {advice}", Error::from(error))
         })?;
         let stamp = Stamp::read(bytes.as_slice());
         Ok(Self { profile, pprof: compressed(bytes)?, stamp })

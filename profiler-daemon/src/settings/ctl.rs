@@ -5,9 +5,10 @@ use std::time::Duration;
 use anyhow::Result;
 use config::Span;
 use jiff::Zoned;
+use profile_files::JSON;
 use profile_files::when::When;
 
-use super::{distinct, empty_range};
+use super::{distinct, empty_range, report};
 use crate::api::AttachBody;
 use crate::cli::{CtlArgs, CtlAttachArgs, CtlCommand, CtlProfileArgs};
 use crate::ctl::{CtlJob, CtlProfile, CtlQuery, CtlTime, TargetList};
@@ -19,29 +20,32 @@ use crate::failure::usage;
 ///
 /// A usage error for values that do not go together.
 pub(super) fn job(args: CtlArgs) -> Result<CtlJob> {
+    let json = args.json;
     let query = match args.ask {
         CtlCommand::Status => CtlQuery::Status,
         CtlCommand::Targets(args) => {
             CtlQuery::Targets(TargetList { order: args.sort, top: args.top.get(), labels: args.labels })
         }
         CtlCommand::Decisions { target } => CtlQuery::Decisions(target),
-        CtlCommand::Profile(args) => CtlQuery::Profile(profile(args)?),
+        CtlCommand::Profile(args) => CtlQuery::Profile(profile(args, json)?),
         CtlCommand::Attach(args) => CtlQuery::Attach(Box::new(attach(*args)?)),
         CtlCommand::Detach { target } => CtlQuery::Detach(target),
         CtlCommand::Reload => CtlQuery::Reload,
         CtlCommand::Stop => CtlQuery::Stop,
     };
-    Ok(CtlJob { socket: args.socket, json: args.json, query })
+    Ok(CtlJob { socket: args.socket, json, query })
 }
 
-fn profile(args: CtlProfileArgs) -> Result<CtlProfile> {
+fn profile(args: CtlProfileArgs, json: bool) -> Result<CtlProfile> {
     distinct(args.output.iter().map(|file| &file.path))?;
+    // In front of the subcommand, --json is no conflict that the parser sees.
+    let top = report::top(args.top, if json { &JSON } else { args.format })?;
     Ok(CtlProfile {
         time: time(args.from, args.to, args.duration)?,
         targets: args.target,
         labels: args.label,
         format: args.format,
-        top: args.top,
+        top,
         files: args.output,
     })
 }

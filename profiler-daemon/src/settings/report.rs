@@ -8,12 +8,13 @@ use config::StoreSettings;
 use jiff::Zoned;
 use profile_files::store::Query;
 use profile_files::when::When;
-use profile_files::{JSON, TABLE};
+use profile_files::{Format, JSON, TABLE};
 use profiler_core::merge::Range;
 
 use super::{distinct, empty_range};
 use crate::cli;
 use crate::failure::usage;
+use crate::output::Top;
 use crate::report::{ReportJob, ReportSource};
 
 /// What was typed, checked.
@@ -30,8 +31,19 @@ pub(super) fn job(args: cli::ReportArgs) -> Result<ReportJob> {
         files if files.is_empty() => stored(args.stored)?,
         files => ReportSource::Files(once(files)?),
     };
-    let cli::ReportArgs { output: files, format, unknown, top, .. } = args;
+    let top = top(args.top, args.format)?;
+    let cli::ReportArgs { output: files, format, unknown, .. } = args;
     Ok(ReportJob { source, files, format, unknown, top })
+}
+
+/// How many rows a table has; what is no table has no rows.
+pub(super) fn top(top: Option<Top>, format: &Format) -> Result<Top> {
+    match top {
+        Some(_) if *format != TABLE => Err(usage(format!(
+            "--top works with the table alone; leave it out, or print the table instead of {format}"
+        ))),
+        top => Ok(top.unwrap_or_default()),
+    }
 }
 
 /// Files of which none counts twice.

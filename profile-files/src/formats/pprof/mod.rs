@@ -18,7 +18,7 @@ mod windows;
 mod wire;
 mod write;
 
-pub use read::{ReadError, read, read_cpu_time};
+pub use read::{MAX_BYTES, ReadError, read, read_cpu_time};
 pub use write::{encode, write};
 
 #[cfg(test)]

@@ -18,17 +18,17 @@ use super::message::{PprofFunction, PprofLocation, PprofMapping, PprofSample};
 use super::sections::{MAX_ENTRIES, RawMessages};
 use super::units::Values;
 
-/// Most bytes of a file, uncompressed. Ours have a few hundred kilobytes.
-const MAX_BYTES: u64 = 128 << 20;
+/// Most bytes of a file, uncompressed. Ours have a few hundred kilobytes, and the sum of a week of a fleet up to 110 MiB of
+/// stacks (`profiler_core::merge`), to which names, addresses and windows of time come.
+pub const MAX_BYTES: u64 = 256 << 20;
 /// Most bytes of names in a profile: any number of functions may share one long text of the file, and each
 /// has a copy of its own here.
 const MAX_NAMES: usize = 256 << 20;
-
-/// Most bytes of names in all stacks together, where each frame counts for each of its functions: a location of ten
-/// thousand inlined functions, ten thousand times on a stack, fits into a few kilobytes.
-const MAX_SHOWN: u64 = 1 << 30;
-/// What a function on a stack counts beside its name: the time to look at it.
-const PER_FUNCTION: u64 = 16;
+/// Most functions on all stacks together, where each frame counts for each of its functions: a location of ten
+/// thousand inlined functions, ten thousand times on a stack, fits into a few kilobytes. It bounds the frames, too (4 bytes
+/// each), and the time to look at all of them. How long their names are does not count: no name is copied for a frame.
+/// A run that we write has at most 2²³ frames, which may have eight functions each; a sum has at most 2²⁵ functions.
+const MAX_ON_STACKS: u64 = 1 << 26;
 
 /// Why a file could not be read.
 #[derive(Debug, thiserror::Error)]
@@ -37,10 +37,16 @@ pub enum ReadError {
     #[error("it cannot be read")]
     Io(#[from] std::io::Error),
     /// Larger than any profile.
-    #[error("it is larger than any profile (more than {} MiB uncompressed)", MAX_BYTES >> 20)]
+    #[error("it has more than {} MiB uncompressed", MAX_BYTES >> 20)]
     TooLarge,
+    /// More text than any profile.
+    #[error("the names of its functions have more than {} MiB", MAX_NAMES >> 20)]
+    TooMuchText,
+    /// More on its stacks than any profile.
+    #[error("its stacks have more than {} million functions", MAX_ON_STACKS / 1_000_000)]
+    TooDeep,
     /// More entries than any profile.
-    #[error("it holds more than {0} entries, which no profile does")]
+    #[error("it has more than {0} entries")]
     TooMany(usize),
     /// Not the format.
     #[error("it is not a profile in pprof's format: {0}")]
@@ -54,6 +60,21 @@ pub enum ReadError {
     /// The difference of two profiles.
     #[error("it holds negative values: the difference of two profiles cannot be shown")]
     Negative,
+}
+
+impl ReadError {
+    /// Whether it may be a profile, of more than is read: a shorter one of the same program can be.
+    pub fn is_limit(&self) -> bool {
+        matches!(self, Self::TooLarge | Self::TooMuchText | Self::TooDeep | Self::TooMany(_))
+    }
+
+    /// What to do about the file, for a person.
+    pub fn advice(&self) -> &'static str {
+        match self.is_limit() {
+            true => "give a profile of a shorter time or of fewer processes",
+            false => "give a CPU profile in pprof's format",
+        }
+    }
 }
 
 /// Reads a profile, compressed or not.
@@ -120,7 +141,7 @@ impl<'a> PprofReader<'a> {
 
     fn copied(&mut self, bytes: usize) -> Result<(), ReadError> {
         self.names = self.names.saturating_add(bytes);
-        if self.names > MAX_NAMES { Err(ReadError::TooLarge) } else { Ok(()) }
+        if self.names > MAX_NAMES { Err(ReadError::TooMuchText) } else { Ok(()) }
     }
 
     fn modules(&mut self) -> Result<(), ReadError> {
@@ -231,8 +252,7 @@ impl<'a> PprofReader<'a> {
 
     fn stacks(&mut self, values: Values, locations: &Locations) -> Result<(), ReadError> {
         let mut processes: FxHashMap<(u32, &str), ProcessIndex> = FxHashMap::default();
-        let shown = self.shown();
-        let mut shown_so_far = 0_u64;
+        let mut on_stacks = 0_u64;
         // Other tools profile one process and do not name it: its executable is the first module.
         let program = self.profile.modules.first().map(|module| module.name.clone()).unwrap_or_default();
         self.profile.stacks.reserve(self.sections.samples.len());
@@ -253,24 +273,16 @@ impl<'a> PprofReader<'a> {
             for id in &sample.location_id {
                 frames.push(locations.find(*id).ok_or(ReadError::Malformed("a location is missing"))?);
             }
-            let of_frames = frames.iter().map(|frame| shown[frame.0 as usize]);
-            shown_so_far = of_frames.fold(shown_so_far, u64::saturating_add);
-            if shown_so_far > MAX_SHOWN {
-                return Err(ReadError::TooLarge);
+            let functions =
+                |frame: &LocationIndex| self.profile.locations[frame.0 as usize].lines.len() as u64;
+            on_stacks = frames.iter().map(functions).fold(on_stacks, u64::saturating_add);
+            if on_stacks > MAX_ON_STACKS {
+                return Err(ReadError::TooDeep);
             }
             let (outcome, windows) = (labels.outcome, Vec::new());
             self.profile.stacks.push(WeightedStack { process, frames, outcome, samples, cpu_ns, windows });
         }
         Ok(())
-    }
-
-    /// What a frame at each location counts towards [`MAX_SHOWN`].
-    fn shown(&self) -> Vec<u64> {
-        let of_line = |line: &Line| {
-            let function = &self.profile.functions[line.function.0 as usize];
-            PER_FUNCTION + function.name.len() as u64
-        };
-        self.profile.locations.iter().map(|location| location.lines.iter().map(of_line).sum()).collect()
     }
 
     /// What the run was: as the comments say, else as far as the file tells.

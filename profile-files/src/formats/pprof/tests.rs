@@ -429,7 +429,7 @@ fn only_what_is_called_cpu_is_cpu_time() {
 
 #[test]
 fn bombs_are_refused() {
-    let bomb = gzip(&vec![0; 129 << 20]);
+    let bomb = gzip(&vec![0; 257 << 20]);
     assert!(bomb.len() < 1 << 20);
     assert!(matches!(read(bomb.as_slice()), Err(ReadError::TooLarge)));
     let samples = [0x12, 0x00].repeat(5_000_000); // empty samples of two bytes each
@@ -437,7 +437,7 @@ fn bombs_are_refused() {
     let mut shared = of_another_tool();
     shared.string_table[5] = "x".repeat(10 << 20); // one name of 10 MiB for a thousand modules
     shared.mapping = vec![shared.mapping[0]; 1000];
-    assert!(matches!(read(gzip(&shared.encode_to_vec()).as_slice()), Err(ReadError::TooLarge)));
+    assert!(matches!(read(gzip(&shared.encode_to_vec()).as_slice()), Err(ReadError::TooMuchText)));
 }
 
 /// A few kilobytes of file that come to a hundred million functions on one stack.
@@ -448,9 +448,37 @@ fn stacks_of_stacks_are_refused() {
     deep.sample[0].location_id = vec![2; 10_000];
     let file = gzip(&deep.encode_to_vec());
     assert!(file.len() < 4096);
-    assert!(matches!(read(file.as_slice()), Err(ReadError::TooLarge)));
+    assert!(matches!(read(file.as_slice()), Err(ReadError::TooDeep)));
     deep.sample[0].location_id.truncate(100);
     assert!(read(gzip(&deep.encode_to_vec()).as_slice()).is_ok());
+}
+
+#[test]
+fn each_limit_is_named_by_its_error() {
+    let limits =
+        [ReadError::TooLarge, ReadError::TooMuchText, ReadError::TooDeep, ReadError::TooMany(4_000_000)];
+    assert!(limits.iter().all(ReadError::is_limit));
+    assert_eq!(
+        limits.map(|limit| limit.to_string()),
+        [
+            "it has more than 256 MiB uncompressed",
+            "the names of its functions have more than 256 MiB",
+            "its stacks have more than 67 million functions",
+            "it has more than 4000000 entries",
+        ]
+    );
+    assert!(!ReadError::Negative.is_limit());
+}
+
+/// A long run of code with long names: a gigabyte, if each frame had its name, and a few megabytes as it is.
+#[test]
+fn many_frames_of_long_names_are_read() {
+    let mut profile = testing::profile();
+    profile.functions[1].name = "x".repeat(2000);
+    profile.windows.clear();
+    profile.stacks = vec![testing::stack(&[1; 1000], Outcome::Complete, 0..0, 1, 1); 600];
+    let read = read(written(&profile).as_slice()).unwrap();
+    assert_eq!(read.stacks.len(), 600);
 }
 
 /// A reader that is not ours: skipped, and said so, where Go is not installed.

@@ -103,6 +103,19 @@ fn files_of_a_boot_with_a_wrong_clock_are_the_oldest() {
     assert_eq!(store.size().0, 0);
 }
 
+/// The disk was moved to a machine that has been up for longer than files are kept.
+#[test]
+fn files_of_another_machine_are_as_old_as_the_wall_clock_says() {
+    let folder = TempDir::new().unwrap();
+    let mut store = store(folder.path());
+    keep(&mut store, "web", MIDNIGHT, 1).unwrap();
+    let elsewhere = |unix_ns| Now { unix_ns, boot: "another".to_owned(), monotonic_ns: 90 * DAY };
+    store.expire(&elsewhere(MIDNIGHT + 6 * DAY));
+    assert_eq!(store.size().0, 1);
+    store.expire(&elsewhere(MIDNIGHT + 8 * DAY));
+    assert_eq!(store.size().0, 0);
+}
+
 #[test]
 fn a_folder_that_vanishes_is_made_again() {
     let folder = TempDir::new().unwrap();
