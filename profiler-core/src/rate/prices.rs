@@ -63,7 +63,7 @@ pub(super) struct Prices {
 /// The estimate of the handler's costs.
 #[derive(Clone, Debug)]
 struct Field {
-    /// The part of a sample that no handler sees, as calibrated.
+    /// The part of a sample that no handler sees, as calibrated for a program that nothing is known of.
     outside: Cost,
     cache_sensitivity: Option<CacheSensitivity>,
     /// The calibration with the handler alone for a sample.
@@ -124,7 +124,9 @@ impl Prices {
         let bare_ns = self.calibrated.per_sample_ns.mean_ns;
         let in_field = self.known().and_then(|field| Some((field, field.parts(frames, bytes)?)));
         let (calibrated_ns, now_ns) = match in_field {
-            Some((field, (handler, sample))) => (field.outside.mean_ns, sample.mean_ns - handler.mean_ns),
+            Some((field, (handler, sample))) => {
+                (field.calibrated_outside_ns(), sample.mean_ns - handler.mean_ns)
+            }
             None => (bare_ns, bare_ns),
         };
         let changed_ns = match change.factor {
@@ -225,6 +227,11 @@ impl Field {
 
     fn sample(&self, frames: f64, bytes: f64) -> Option<Cost> {
         self.parts(frames, bytes).map(|(_, sample)| sample)
+    }
+
+    /// The part of a sample that no handler sees, as it was at the calibration (ns).
+    fn calibrated_outside_ns(&self) -> f64 {
+        self.cache_sensitivity.map_or(self.outside.mean_ns, |measured| measured.outside_ns.mean_ns)
     }
 
     /// The handler, and the sample that it is a part of. Where the rest does not follow it, the two were measured at

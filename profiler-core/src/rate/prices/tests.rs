@@ -1,4 +1,5 @@
 use super::*;
+use crate::rate::SampleKind;
 
 /// A sample of 12 µs, 0.8 µs of which pass in the handler.
 fn calibrated() -> CostModel {
@@ -127,4 +128,24 @@ fn cold_and_warm_are_told_apart_whatever_the_stacks() {
         stack_bytes: 0,
     }));
     assert_eq!(prices.field(20.0, 0.0).unwrap().modes, []);
+}
+
+/// Of a program whose handler is timed, the rest is what was measured beside the handler, and not what was stated for an unknown
+/// program.
+#[test]
+fn on_a_host_that_became_busy_the_rest_grows_from_what_was_measured_beside_the_handler() {
+    let outside_ns = Cost::new(8_000.0, 100.0);
+    let kind = SampleKind { sample: Cost::new(8_800.0, 100.0), handler: Cost::new(800.0, 10.0), frames: 0.0 };
+    let costs = [Cost::new(800.0, 10.0), Cost::new(50.0, 5.0), Cost::new(0.2, 0.02)];
+    let calibrated = CostModel {
+        cache_sensitivity: CacheSensitivity::fit(&[kind], costs),
+        per_interrupt_ns: Some(Cost::new(9_000.0, 50.0)),
+        ..calibrated()
+    };
+    let mut prices = Prices::new(calibrated);
+    prices.observe(&times(100, 50.0, 8, |_| HandlerTime { time_ns: 800.0, frames: 0, stack_bytes: 0 }));
+    (0..12).for_each(|_| prices.observe_interrupts(&[18_000.0; 10]));
+    assert!((prices.interrupt_ratio() - 2.0).abs() < 0.01);
+    let told_ns = prices.sample(0.0, 0.0).mean_ns;
+    assert!((told_ns / (2.0 * outside_ns.mean_ns + 800.0) - 1.0).abs() < 0.05, "{told_ns}");
 }
