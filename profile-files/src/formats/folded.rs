@@ -136,7 +136,7 @@ mod tests {
         assert_eq!(super::lines_within(&again, 2 * all).unwrap().len(), lines.len());
     }
 
-    /// A file of some megabytes whose one stack would be a line of two gigabytes, which is not made.
+    /// The one stack in a file of some megabytes would be a line of two gigabytes, which is not made.
     #[test]
     fn a_line_that_would_be_too_long_is_refused_before_it_is_made() {
         let mut profile = testing::profile();

@@ -97,7 +97,7 @@ pub(super) struct Interner {
     /// Frames of all stacks, and the functions of these frames.
     all_frames: usize,
     all_functions: usize,
-    /// Samples whose stacks had no room.
+    /// Samples with stacks for which there was no room.
     cut_samples: u64,
 }
 
@@ -111,7 +111,7 @@ impl Interner {
         Self { limits, ..Self::default() }
     }
 
-    /// Samples of which the innermost frame is kept at most, since their stacks had no room.
+    /// Samples of which the innermost frame at most is kept, because there was no room for their stacks.
     pub(super) fn cut_samples(&self) -> u64 {
         self.cut_samples
     }

@@ -36,7 +36,7 @@ const MAX_BINS: u64 = 240;
 /// Windows that a sum has at most, and stacks times the windows that they were seen in: what readers take, and some tens of MiB.
 const MAX_WINDOWS: usize = 1024;
 const MAX_ENTRIES: usize = 1_500_000;
-/// Most stacks of a sum, so that whoever gets it as a file can read it. As pprof, a stack takes 40 bytes and 4 for each frame:
+/// Most stacks of a sum, so that a file of it can be read. As pprof, a stack takes 40 bytes and 4 for each frame:
 /// 110 MiB, less than half of what our reader takes (256 MiB); it takes twice as many functions on stacks. One run of a target
 /// has at most a quarter of these stacks and half of these frames.
 const STACK_LIMITS: StackLimits =

@@ -59,7 +59,7 @@ pub(super) struct Delays {
     pub(super) sample: Cost,
     /// The delay by a copied byte.
     pub(super) byte: Cost,
-    /// The same of a rare sample, if there were any.
+    /// What a rare sample of very few frames costs, if there were any.
     pub(super) rare: Option<Cost>,
     /// The delay by a sample, as it is measured while running; `None` if that failed.
     pub(super) interrupt: Option<Cost>,
@@ -80,21 +80,18 @@ pub(super) struct HandlerDelays {
 
 /// Takes this many rounds of each shape of samples on the calling thread, which must stay on this CPU.
 pub(super) fn measure(access: Access, cpu: u32, rounds: usize, with_rare: bool) -> io::Result<Delays> {
-    let few = Shape::open(access, cpu, SHALLOW, 0, PERIOD_NS)?;
-    let many = Shape::open(access, cpu, DEEP, 0, PERIOD_NS)?;
-    let copied = Shape::open(access, cpu, SHALLOW, COPIED_BYTES, PERIOD_NS)?;
-    let mut shapes = vec![few, many, copied];
-    if with_rare {
-        shapes.push(Shape::open(access, cpu, SHALLOW, 0, RARE_PERIOD_NS)?);
-    }
+    let mut few = Shape::open(access, cpu, SHALLOW, 0, PERIOD_NS)?;
+    let mut many = Shape::open(access, cpu, DEEP, 0, PERIOD_NS)?;
+    let mut copied = Shape::open(access, cpu, SHALLOW, COPIED_BYTES, PERIOD_NS)?;
+    let mut rare = with_rare.then(|| Shape::open(access, cpu, SHALLOW, 0, RARE_PERIOD_NS)).transpose()?;
     let mut tracer = HandlerTracer::find().ok();
     let (cpu_ns, wall_ns) = (clock::thread_cpu_ns(), clock::monotonic_ns());
     let mut interrupts = Vec::new();
     for _ in 0..rounds {
         interrupts.extend(interrupt_probe::measure(access, cpu).unwrap_or_default());
         // The ring that it opened and closed pushed code out of the caches.
-        shapes[0].slice()?;
-        for shape in &mut shapes {
+        few.slice()?;
+        for shape in [&mut few, &mut many, &mut copied].into_iter().chain(&mut rare) {
             if shape.frames_above == SHALLOW {
                 shape.measure_delays()?;
             }
@@ -104,21 +101,27 @@ pub(super) fn measure(access: Access, cpu: u32, rounds: usize, with_rare: bool) 
         }
     }
     let waited = waiting(clock::thread_cpu_ns() - cpu_ns, clock::monotonic_ns() - wall_ns);
-    let (sample, copied) = (shapes[0].delay()?, shapes[2].delay()?);
-    let rare = shapes.get(3).and_then(|rare| rare.delay().ok());
-    let times: Vec<HandlerTime> = shapes[..3].iter().flat_map(|shape| &shape.handler).copied().collect();
-    let handler = handler_costs(&times).map(|costs| {
-        let walked = [shapes.first(), shapes.get(3)].into_iter().flatten();
+    let often: Vec<HandlerTime> =
+        [&few, &many, &copied].iter().flat_map(|one| &one.handler).copied().collect();
+    let handler = handler_costs(&often).map(|costs| {
+        let walked = std::iter::once(&few).chain(&rare);
         HandlerDelays { costs, kinds: walked.filter_map(|shape| shape.kind(costs[1])).collect() }
     });
-    let byte = per(sample, copied, f64::from(COPIED_BYTES));
-    Ok(Delays { sample, byte, rare, interrupt: interrupt_cost(&interrupts), handler, waited })
+    let sample = few.delay()?;
+    Ok(Delays {
+        sample,
+        byte: copied_byte(sample, copied.delay()?),
+        rare: rare.map(|rare| rare.delay().map(cost_of)).transpose()?,
+        interrupt: interrupt_cost(&interrupts),
+        handler,
+        waited,
+    })
 }
 
-/// The cost of each of the `count` bytes by which the two differ; a cost below zero is noise.
-fn per(without: Cost, with: Cost, count: f64) -> Cost {
-    let count = count.max(1.0);
-    Cost::new((with.mean_ns - without.mean_ns).max(0.0) / count, with.se_ns.hypot(without.se_ns) / count)
+/// What a byte costs, by samples with a copied stack and without; a cost below zero is noise.
+fn copied_byte(without: Cost, with: Cost) -> Cost {
+    let bytes = f64::from(COPIED_BYTES);
+    Cost::new((with.mean_ns - without.mean_ns).max(0.0) / bytes, with.se_ns.hypot(without.se_ns) / bytes)
 }
 
 /// Samples of one shape, with a ring of their own.
@@ -141,7 +144,7 @@ struct Shape {
 }
 
 impl Shape {
-    /// Of work below so many frames, which are walked, or of which `copied_bytes` are copied if that is not 0.
+    /// Samples of work below this many frames, which are walked; or the stack is copied, if `copied_bytes` is not 0.
     fn open(access: Access, cpu: u32, frames: u64, copied_bytes: u32, period_ns: u64) -> io::Result<Self> {
         let format = RecordFormat::new(copied_bytes > 0);
         let clock = ClockEvent {
@@ -247,11 +250,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_one_shape_has_more_of_is_what_it_costs_more() {
-        let (without, with) = (Cost::new(20_000.0, 300.0), Cost::new(25_000.0, 400.0));
-        assert_eq!(per(without, with, 100.0), Cost::new(50.0, 5.0));
-        assert_eq!(per(with, without, 100.0), Cost::new(0.0, 5.0));
-        assert_eq!(per(without, with, 0.0), Cost::new(5_000.0, 500.0));
+    fn a_copied_byte_costs_what_a_copy_costs_more() {
+        let (without, with) = (Cost::new(20_000.0, 300.0), Cost::new(28_192.0, 400.0));
+        assert_eq!(copied_byte(without, with), Cost::new(1.0, 500.0 / 8_192.0));
+        assert_eq!(copied_byte(with, without).mean_ns, 0.0);
     }
 
     #[test]

@@ -4,7 +4,7 @@
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use profiler_core::rate::calibration::{FitError, Trial, fit};
 use profiler_core::rate::{CacheSensitivity, Cost, CostModel, handler_costs};
 use profiler_core::unwind::method::Method;
@@ -55,7 +55,7 @@ pub(super) struct Characterised {
     pub(super) compute: SampleCosts,
     /// What samples cost a program that waits for memory.
     pub(super) memory: SampleCosts,
-    /// For how long rare ones, with their few frames, delay a program that computes.
+    /// What rare ones, with their few frames, cost a program that computes.
     pub(super) rare: Cost,
     /// What samples cost the profiler itself.
     pub(super) own: SampleCosts,
@@ -108,7 +108,7 @@ pub(super) fn characterise(access: Access, place: CpuPair, step: impl Fn() + Cop
     };
     let handlers = [handler_costs(&computing), handler_costs(&waiting)];
     let model = with_handler(model, handlers, delays.handler);
-    let rare = delays.rare.unwrap_or(delays.sample);
+    let rare = delays.rare.context("no rare samples arrived")?;
     Ok(Characterised { model, compute, memory, rare, own, load_ratio: bench.load_ratio() })
 }
 
@@ -129,7 +129,7 @@ fn with_handler(
     }
 }
 
-/// What samples delay a thread of ours on the CPU of the work, which does nothing meanwhile.
+/// By how much samples delay a thread of ours on the CPU of the work, while the work rests.
 fn delays_on(cpu: u32, access: Access) -> Result<Delays> {
     let measure = move || stay_on(cpu).and_then(|()| delays::measure(access, cpu, DELAY_ROUNDS, true));
     let measured = thread::Builder::new().name("calibrate".to_owned()).spawn(measure)?.join();

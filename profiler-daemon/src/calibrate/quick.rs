@@ -65,7 +65,7 @@ fn measure_here(access: Access) -> io::Result<Quick> {
     Ok(Quick { model, load_ratio: load.of_others(0).max(delays.waited) })
 }
 
-/// What a frame and a byte of stack cost: both are work of the handler, whose times show it more precisely than the
+/// What a frame and a byte of stack cost: both are work of the handler, and its times show that more precisely than
 /// delays do.
 fn stack_costs(delays: &Delays) -> [Cost; 2] {
     let usual = CostModel::default();

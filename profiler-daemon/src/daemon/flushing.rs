@@ -87,7 +87,7 @@ impl Daemon {
     }
 }
 
-/// Answers the requests whose time range begins now: they read no window that ended before. Returns the others, which wait until
+/// Answers requests for a time range that begins now: they read no window that ended before. Returns the others, which wait until
 /// their windows are stored.
 fn answer_begins(waiting: Vec<FlushWaiter>) -> Vec<FlushWaiter> {
     let (begins, others): (Vec<_>, Vec<_>) = waiting.into_iter().partition(|waiting| waiting.flush.is_begin);

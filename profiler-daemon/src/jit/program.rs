@@ -49,7 +49,7 @@ pub(super) struct JitProgram {
     files: Arc<Vec<CodeFile>>,
     /// Addresses that the journal did not know when they were met: from when, until when (ns).
     awaited: Awaited,
-    /// Journals whose file systems have not answered yet.
+    /// Journals on file systems that have not answered yet.
     late_journals: Vec<Receiver<OpenedJournal>>,
     pause: u32,
     refreshes: u32,

@@ -90,7 +90,7 @@ pub(crate) struct ObjectStore {
     once: OnceCost,
     objects_seen: u64,
     bounds: Bounds,
-    /// Files whose file systems have not answered yet.
+    /// Files on file systems that have not answered yet.
     unanswered: Unanswered,
 }
 

@@ -1,4 +1,4 @@
-//! Files whose file systems have not answered yet.
+//! Files on file systems that have not answered yet.
 
 use std::sync::mpsc::{Receiver, TryRecvError};
 

@@ -130,8 +130,8 @@ fn cold_and_warm_are_told_apart_whatever_the_stacks() {
     assert_eq!(prices.field(20.0, 0.0).unwrap().modes, []);
 }
 
-/// Of a program whose handler is timed, the rest is what was measured beside the handler, and not what was stated for an unknown
-/// program.
+/// If the handler is timed in a program, the rest is what was measured beside the handler, and not what is stated for unknown
+/// programs.
 #[test]
 fn on_a_host_that_became_busy_the_rest_grows_from_what_was_measured_beside_the_handler() {
     let outside_ns = Cost::new(8_000.0, 100.0);
