@@ -74,7 +74,7 @@ signals *arguments:
 suites *arguments:
     cargo run --quiet --release -p experiments --bin suites -- {{ arguments }}
 
-# Are the intervals as sure as they say? A thousand simulated runs of each of 240 programs (`--runs 100` is shorter, `--longest 300` adds runs of five minutes).
+# Are the intervals as sure as they say? A thousand simulated runs of each of 480 programs (`--runs 100` is shorter, `--longest 300` adds runs of five minutes).
 coverage *arguments:
     cargo run --quiet --release -p experiments --bin coverage -- {{ arguments }}
 

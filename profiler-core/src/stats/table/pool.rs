@@ -93,9 +93,10 @@ impl PooledProfile {
     pub(super) fn knows(&self, seen: &SeenFunction) -> f64 {
         let (p, own_ns2): (f64, f64) = (seen.share, seen.squares_ns2.iter().sum());
         let all_ns2 = self.weight_ns * self.weight_ns / self.effective;
-        let variance_ns2 = (1.0 - 2.0 * p) * own_ns2 + p * p * all_ns2;
+        // (1−2p)·own + p²·all, without the difference of large numbers where p is nearly 1.
+        let variance_ns2 = (1.0 - p).powi(2) * own_ns2 + p * p * (all_ns2 - own_ns2).max(0.0);
         let own = p * (1.0 - p) * self.weight_ns * self.weight_ns / variance_ns2;
-        if own.is_finite() && variance_ns2 > 0.0 { own.min(self.effective) } else { self.effective }
+        if own.is_finite() && own > 0.0 { own.min(self.effective) } else { self.effective }
     }
 
     /// In how many windows a function was seen, or others where it has more than half of the time; windows with little of that count for

@@ -112,6 +112,31 @@ fn bouts_widen_the_long_run_and_narrow_this_run() {
     assert!(width(in_bouts.this_run) < 0.2 * width(spread.this_run), "{in_bouts:?} {spread:?}");
 }
 
+/// What all samples have in common, as a program's `main` is, says nothing about how the functions below it come and go: their inflation is
+/// the same with it in the table and without.
+#[test]
+fn a_function_that_is_in_all_samples_hides_no_bouts() {
+    let mut rng = fastrand::Rng::with_seed(29);
+    for _ in 0..50 {
+        let windows: Vec<WindowSums> = (0..60)
+            .map(|_| WindowSums { weight_ns: rng.f64() * 1e9, samples: rng.u64(50..150), ..EVEN })
+            .collect();
+        let whole = |w: u32| part(w, windows[w as usize].weight_ns, windows[w as usize].samples);
+        let of_some = |first: u32| -> Vec<Part> {
+            (0..60).filter(|window| window / 2 % 3 == first).map(whole).collect()
+        };
+        let mut functions: Vec<Vec<Part>> = (0..3).map(of_some).collect();
+        let without = IntervalTable::new(&windows, &functions, Confidence::default());
+        functions.push((0..60).map(whole).collect());
+        let with = IntervalTable::new(&windows, &functions, Confidence::default());
+        for (with, without) in with.rows().iter().zip(without.rows()) {
+            assert!(without.inflation > 20.0, "{without:?}");
+            assert!((with.inflation / without.inflation - 1.0).abs() < 1e-6, "{with:?} {without:?}");
+        }
+        assert!(with.rows()[3].long_run.contains(1.0) && with.rows()[3].share == 1.0, "{:?}", with.rows()[3]);
+    }
+}
+
 /// Two targets as busy as each other, one sampled a hundred times as often. Of a share of the other's time the error is that of
 /// its own few samples: √((1/2)²·q(1−q)/n) for q of its n.
 #[test]

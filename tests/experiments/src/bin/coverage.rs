@@ -1,9 +1,14 @@
-//! Checks how often the intervals hold. Simulates programs of 8 to 50 functions for .5 to 300 s: visits to functions last .2 ms to 30 s at
+//! Checks how often the intervals hold. Simulates programs of 8 to 50 functions for .5 to 300 s: visits to functions last .1 ms to 30 s at
 //! random, or follow each other in rounds of .3 to 3 sampling periods. Counts how often all intervals of a table hold together, for this run
 //! and for the long run; how often a watcher who checks every second is misled; and how often functions are wrongly called resolved.
 //!
 //! Options: `--runs 1000`, `--rate 450`, `--window 0` (ms; 0 for those of a real run), `--relative .2` (the watcher's goal), `--uneven 1` (every
-//! second function in bouts of a tenth), `--longest 60` (no longer runs, s; 300 takes a quarter of an hour with `--runs 60`).
+//! second function in bouts of a tenth), `--shortest 0` and `--longest 60` (no shorter and no longer runs, s; 300 takes a quarter of an hour with
+//! `--runs 60`).
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::thread;
 
 use anyhow::Result;
 use profiler_core::stats::Goal;
@@ -12,9 +17,10 @@ use tests::bouts::{Program, Sampling};
 use tests::coverage::{Case, Found, shapes};
 use tests::experiment::{option, print, progress, row};
 
-const BOUTS_MS: [f64; 9] = [0.2, 1.0, 5.0, 20.0, 100.0, 500.0, 3_000.0, 10_000.0, 30_000.0];
+const BOUTS_MS: [f64; 12] =
+    [0.1, 1.0, 5.0, 20.0, 50.0, 70.0, 100.0, 150.0, 500.0, 3_000.0, 10_000.0, 30_000.0];
 /// Visits of equal length, in random order.
-const ALIKE_MS: [f64; 2] = [5.0, 50.0];
+const ALIKE_MS: [f64; 5] = [5.0, 50.0, 70.0, 100.0, 150.0];
 /// Lengths of rounds, in sampling periods: in resonance with them, nearly so, and not.
 const ROUNDS: [f64; 7] = [0.3, 0.5, 0.75, 1.0, 1.25, 2.0, 3.0];
 const RUNS_S: [f64; 6] = [0.5, 1.2, 3.0, 10.0, 60.0, 300.0];
@@ -22,11 +28,7 @@ const RUNS_S: [f64; 6] = [0.5, 1.2, 3.0, 10.0, 60.0, 300.0];
 fn main() -> Result<()> {
     let runs = option("--runs", 1_000)?;
     let cases = cases()?;
-    let mut found = Vec::new();
-    for case in &cases {
-        found.push(case.simulate(runs, 17));
-        progress(&format!("{}: done", case.name));
-    }
+    let found = simulate(&cases, runs);
     let heads = [
         "run, functions, kind",
         "this run",
@@ -62,12 +64,33 @@ fn main() -> Result<()> {
     print(&rows, &remarks, &figures)
 }
 
+/// Simulates the cases, one on each CPU at a time.
+fn simulate(cases: &[Case], runs: usize) -> Vec<Found> {
+    let (next, found) = (AtomicUsize::new(0), Mutex::new(vec![Found::default(); cases.len()]));
+    let work = || {
+        loop {
+            let index = next.fetch_add(1, Ordering::Relaxed);
+            let Some(case) = cases.get(index) else { break };
+            let seen = case.simulate(runs, 17);
+            found.lock().unwrap_or_else(PoisonError::into_inner)[index] = seen;
+            progress(&format!("{}: done", case.name));
+        }
+    };
+    thread::scope(|scope| {
+        for _ in 0..thread::available_parallelism().map_or(1, usize::from) {
+            scope.spawn(work);
+        }
+    });
+    found.into_inner().unwrap_or_else(PoisonError::into_inner)
+}
+
 fn cases() -> Result<Vec<Case>> {
     let (rate_hz, window_ms) = (option("--rate", 450.0)?, option("--window", 0.0)?);
     let goal = Goal { relative: option("--relative", 0.2)?, ..Goal::default() };
-    let (uneven, longest_s) = (option("--uneven", 0)?, option("--longest", 60.0)?);
+    let uneven = option("--uneven", 0)?;
+    let (shortest_s, longest_s) = (option("--shortest", 0.0)?, option("--longest", 60.0)?);
     let mut cases = Vec::new();
-    for run_s in RUNS_S.into_iter().filter(|run_s| *run_s <= longest_s) {
+    for run_s in RUNS_S.into_iter().filter(|run_s| (shortest_s..=longest_s).contains(run_s)) {
         let sampling = Sampling { rate_hz, run_s, window_ms };
         for (shape, shares) in shapes() {
             let visits = BOUTS_MS.map(|bout_ms| {
