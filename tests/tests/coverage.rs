@@ -43,6 +43,20 @@ fn a_short_run_of_long_visits_says_what_others_may_be() {
     }
 }
 
+/// Where most runs show too few visits, the others are those in which visits looked shorter than they are.
+#[test]
+fn the_few_runs_that_seem_to_have_enough_visits_are_not_misled() {
+    for (shape, bout_ms, run_s) in [(0, 20.0, 0.5), (0, 70.0, 1.2), (1, 150.0, 3.0)] {
+        let sampling = Sampling { rate_hz: RATE_HZ, run_s, window_ms: 0.0 };
+        let name = format!("visits of {bout_ms} ms in {run_s} s");
+        let (_, shares) = &shapes()[shape];
+        let case = Case { name, program: Program::new(shares, bout_ms), sampling, goal: Goal::default() };
+        let found = case.simulate(400, 17);
+        assert!(found.long_run_told > 0.1 && found.long_run_told < 0.6, "{}: {found:?}", case.name);
+        assert!(found.long_run >= 0.93 && found.totals_long_run >= 0.93, "{}: {found:?}", case.name);
+    }
+}
+
 /// Of visits that last for as much as a tenth of the run, next to nothing is said of other runs.
 #[test]
 fn a_run_of_few_visits_says_nothing_of_others() {

@@ -11,6 +11,9 @@ const VISITS_PER_SAMPLE: f64 = 2.0;
 const FEWEST_VISITS: f64 = 32.0;
 /// Nor does one in which no function comes and goes in so many windows: that may be one visit after another, and a short one so far.
 const FEWEST_APPEARANCES: f64 = 5.0;
+/// Where there seem to be just [`FEWEST_VISITS`], they may well be fewer: other runs may scatter so much more than this one shows. Where
+/// there are twice as many, no more.
+const FEW_MISLEAD: f64 = 3.0;
 /// A program is regular that scatters by less than the first more than independent samples do, and none that does by the second.
 const REGULAR: (f64, f64) = (3.0, 5.0);
 /// Functions are of different kinds: their inflation in common is worth so much of the freedom it would have.
@@ -140,6 +143,8 @@ pub(super) struct Pool {
     functions: f64,
     /// The sum of their shares: above 1 where they hold each other, as those on one stack do.
     shares: f64,
+    /// By how much more the shares of another run may vary than the inflation says, as visits were few: 1 to [`FEW_MISLEAD`].
+    pub(super) caution: f64,
     /// Whether other runs may differ by more than this one can show.
     pub(super) is_unknown: bool,
 }
@@ -168,6 +173,8 @@ impl Pool {
             freedom: (COMMON * comparisons.min(visits)).max(1.0),
             functions: functions as f64,
             shares: profile.seen.iter().map(|seen| seen.share).sum::<f64>().max(1.0),
+            caution: (FEW_MISLEAD - (FEW_MISLEAD - 1.0) * (visits / FEWEST_VISITS - 1.0))
+                .clamp(1.0, FEW_MISLEAD),
             is_unknown: !is_long || batches.still_grow(&variances, binomial),
         }
     }

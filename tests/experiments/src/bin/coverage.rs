@@ -4,7 +4,7 @@
 //!
 //! Options: `--runs 1000`, `--rate 450`, `--window 0` (ms; 0 for those of a real run), `--relative .2` (the watcher's goal), `--uneven 1` (every
 //! second function in bouts of a tenth), `--shortest 0` and `--longest 60` (no shorter and no longer runs, s; 300 takes a quarter of an hour with
-//! `--runs 60`).
+//! `--runs 60`), `--only "4 equal, visits of 5 ms"` (programs of such a name).
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -89,6 +89,7 @@ fn cases() -> Result<Vec<Case>> {
     let goal = Goal { relative: option("--relative", 0.2)?, ..Goal::default() };
     let uneven = option("--uneven", 0)?;
     let (shortest_s, longest_s) = (option("--shortest", 0.0)?, option("--longest", 60.0)?);
+    let only = option("--only", String::new())?;
     let mut cases = Vec::new();
     for run_s in RUNS_S.into_iter().filter(|run_s| (shortest_s..=longest_s).contains(run_s)) {
         let sampling = Sampling { rate_hz, run_s, window_ms };
@@ -112,6 +113,7 @@ fn cases() -> Result<Vec<Case>> {
             }));
         }
     }
+    cases.retain(|case| case.name.contains(&only));
     Ok(cases)
 }
 
