@@ -111,6 +111,83 @@ pub(crate) fn wholes(profile: &SymbolizedProfile) -> FxHashMap<&str, InclusiveSh
     wholes.into_iter().filter_map(|(name, whole)| Some((name, whole?))).collect()
 }
 
+/// The CPU time of a run's functions in stretches of it, each with about as much of all CPU time as the others.
+pub(crate) struct RunInStretches<'a> {
+    /// Functions that had any.
+    pub(crate) functions: Vec<FunctionInStretches<'a>>,
+    /// CPU time of all functions in each stretch (ns); empty for a file of another tool.
+    pub(crate) all_ns: Vec<f64>,
+    /// Whether the run shows how much others may differ from it.
+    pub(crate) tells_of_others: bool,
+}
+
+/// One function of these.
+pub(crate) struct FunctionInStretches<'a> {
+    pub(crate) name: &'a str,
+    pub(crate) module: &'a str,
+    /// Its share of the profile.
+    pub(crate) share: f64,
+    /// The ends of the interval of its share in this run; all functions' hold together. Absent where nothing can be said.
+    pub(crate) ends: Option<(f64, f64)>,
+    /// Its CPU time in each stretch (ns).
+    pub(crate) own_ns: Vec<f64>,
+}
+
+/// Cuts a run into at most `stretches`; a function's time is that in itself or, if `with_called`, in what it called as well.
+pub(crate) fn in_stretches(
+    profile: &SymbolizedProfile,
+    with_called: bool,
+    stretches: usize,
+) -> RunInStretches<'_> {
+    let sums = StackSums::of_all(profile);
+    let sum_ns = |row: &Row<'_>| if with_called { row.total_ns } else { row.self_ns };
+    let table = |of_called: bool| {
+        let by_time =
+            sums.rows.iter().map(|row| if of_called { &row.total_by_time } else { &row.self_by_time });
+        intervals::table(profile, &sums.times, &sums.total_by_time, by_time)
+    };
+    let own = table(false);
+    let tells_of_others = own.as_ref().is_some_and(IntervalTable::inflation_is_known);
+    let sure = if with_called { table(true) } else { own };
+    let all_ns: f64 = sums.total_by_time.values().map(|had| had.cpu_ns as f64).sum();
+    let (mut so_far_ns, mut stretch_of) = (0.0, FxHashMap::default());
+    for (time, had) in &sums.total_by_time {
+        let middle_ns = so_far_ns + had.cpu_ns as f64 / 2.0;
+        stretch_of.insert(*time, ((middle_ns / all_ns * stretches as f64) as usize).min(stretches - 1));
+        so_far_ns += had.cpu_ns as f64;
+    }
+    let cut = |by_time: &ByTime| {
+        let mut in_each = vec![0.0; if stretch_of.is_empty() { 0 } else { stretches }];
+        for (time, had) in by_time {
+            if let Some(at) = stretch_of.get(time) {
+                in_each[*at] += had.cpu_ns as f64;
+            }
+        }
+        in_each
+    };
+    let ends = |at: usize, share: f64| {
+        let interval = sure.as_ref().map(|table| table.rows()[at].this_run);
+        interval
+            .filter(|interval| *interval != stats::Interval::UNKNOWN)
+            .map(|interval| around(share, interval))
+    };
+    let seen = sums.rows.iter().enumerate().filter(|(_, row)| sum_ns(row) > 0);
+    let seen = seen.map(|(at, row)| (at, row, sum_ns(row) as f64 / sums.total_ns as f64));
+    RunInStretches {
+        functions: seen
+            .map(|(at, row, share)| FunctionInStretches {
+                name: row.name,
+                module: row.module,
+                share,
+                ends: ends(at, share),
+                own_ns: cut(if with_called { &row.total_by_time } else { &row.self_by_time }),
+            })
+            .collect(),
+        all_ns: cut(&sums.total_by_time),
+        tells_of_others,
+    }
+}
+
 /// Sums over the stacks of a profile.
 struct StackSums<'a> {
     rows: Vec<Row<'a>>,

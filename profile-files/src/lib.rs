@@ -5,6 +5,7 @@
 //! - [`FORMATS`] is the table of formats, [`Format::of`] picks one by the ending of a file's name, [`Format::write`] writes it.
 //! - [`pprof`] reads profiles, also those of other tools. It gives back all that was written.
 //! - [`table`], [`unknown`] and [`functions`](mod@functions) show a profile to a person, with the intervals of its figures.
+//! - [`comparison`] tells which functions changed between two profiles, as far as that is more than chance.
 //! - [`stats`] writes the decisions of a run line by line, as they are made.
 //! - [`store`] keeps windows of time within bounds of age and size, merges them, and gives them to exports; [`range`] sums up a
 //!   range of time, with what is missing of it.
@@ -54,6 +55,7 @@
 #![forbid(unsafe_code)]
 
 mod atomic_file;
+pub mod comparison;
 mod formats;
 pub mod functions;
 mod intervals;

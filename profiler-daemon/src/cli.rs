@@ -1,5 +1,6 @@
 //! The command line as it was typed. [`crate::settings`] says what it means.
 
+mod compare;
 mod ctl;
 mod hints;
 mod push;
@@ -16,6 +17,7 @@ use profiler_core::rate::Criterion;
 
 use crate::evaluate::{Role, Shape};
 use crate::output::{OutputFile, Top};
+pub(crate) use compare::CompareArgs;
 pub(crate) use ctl::{CtlArgs, CtlAttachArgs, CtlCommand, CtlProfileArgs};
 pub(crate) use hints::{hint, where_to_look};
 pub(crate) use push::PushArgs;
@@ -39,6 +41,8 @@ pub(crate) enum Command {
     Attach(AttachArgs),
     /// Print a pprof file, or a time range from the daemon's store.
     Report(ReportArgs),
+    /// Show which functions changed between two profiles, as far as that is more than chance.
+    Compare(CompareArgs),
     /// Send profiles to Pyroscope or to an OpenTelemetry (OTLP) backend.
     Push(PushArgs),
     /// Calculate the best rate for a function of known share, or predict what sampling a process will cost.

@@ -5,6 +5,7 @@ mod calibrate;
 mod cgroup;
 mod check_config;
 mod cli;
+mod compare;
 mod containers;
 mod ctl;
 mod daemon;
@@ -90,6 +91,7 @@ fn run(job: Job) -> Result<ExitCode> {
         Job::Record(job) => return run::record(&job),
         Job::Attach(job) => return run::attach(&job),
         Job::Report(job) => report::run(&job, terminal)?,
+        Job::Compare(job) => compare::run(&job, terminal)?,
         Job::Push(job) => return push::run(&job, terminal),
         Job::Plan(job) => plan::run(&job, terminal)?,
         Job::PlanProcess(job) => plan::process::run(&job, terminal)?,

@@ -160,7 +160,12 @@ fn begin_with_the_first(profiles: &mut [SymbolizedProfile]) {
     }
 }
 
-fn from_file(file: &Path) -> Result<SymbolizedProfile> {
+/// Reads a file.
+///
+/// # Errors
+///
+/// If it is missing or no profile.
+pub(crate) fn from_file(file: &Path) -> Result<SymbolizedProfile> {
     let path = file.display();
     let file = File::open(file)
         .map_err(|error| anyhow!("{path} cannot be opened ({error}); give a .pb.gz file that `-o` wrote"))?;

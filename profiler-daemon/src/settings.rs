@@ -15,6 +15,7 @@ use regex_lite::Regex;
 
 use crate::calibrate::CalibrateJob;
 use crate::cli::{self, Command};
+use crate::compare::CompareJob;
 use crate::ctl::CtlJob;
 use crate::daemon::{DaemonJob, SETTINGS_FILE};
 use crate::debuginfod;
@@ -38,6 +39,8 @@ pub(crate) enum Job {
     Attach(AttachJob),
     /// Print a profile.
     Report(ReportJob),
+    /// Compare two profiles.
+    Compare(CompareJob),
     /// Send profiles to a backend.
     Push(PushJob),
     /// Work out a rate.
@@ -77,6 +80,7 @@ impl Job {
             Command::Record(args) => Self::Record(record(args)?),
             Command::Attach(args) => Self::Attach(attach(args)?),
             Command::Report(args) => Self::Report(report::job(args)?),
+            Command::Compare(args) => Self::Compare(compare(args)),
             Command::Push(args) => Self::Push(push::job(args)?),
             Command::Plan(args) => match args.process.pid {
                 Some(pid) => Self::PlanProcess(plan_process(pid, args)?),
@@ -94,6 +98,11 @@ impl Job {
             Command::GenerateDocs(args) => Self::GenerateDocs(args.folder),
         })
     }
+}
+
+fn compare(args: cli::CompareArgs) -> CompareJob {
+    let cli::CompareArgs { old, new, total: with_called, top, json } = args;
+    CompareJob { old, new, with_called, json, top }
 }
 
 /// The settings where the package puts them, if nobody names others.

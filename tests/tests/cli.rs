@@ -57,6 +57,7 @@ fn mistakes_are_usage_errors() -> Result<()> {
         &["record", "--confidence", "100%", "--", "true"],
         &["record", "--unwind", "magic", "--", "true"],
         &["report"],
+        &["compare", "one.pb.gz"],
         &["plan"],
         &["plan", "--pid", "1", "--share", "20%"],
     ];
@@ -223,6 +224,37 @@ fn every_key_of_the_statistics_has_its_unit_in_its_name() -> Result<()> {
     ensure!((0.0..=without_sample).contains(&parts.fixed_ratio), "{parts:?}");
     let share: f64 = summary.functions.iter().map(|function| function.share).sum();
     ensure!((share - 1.0).abs() < 0.01, "the shares add up to {share}");
+    Ok(())
+}
+
+/// A program beside itself, and beside a shell that has none of its functions.
+#[test]
+fn what_changed_between_two_profiles_is_told() -> Result<()> {
+    let sweetspot = at_1_khz();
+    recorded(&sweetspot, &["old.pb.gz"])?;
+    let (old, new) = (sweetspot.file("old.pb.gz"), sweetspot.file("new.pb.gz"));
+    let count = "i=0; while [ $i -lt 400000 ]; do i=$((i+1)); done";
+    run(&mut sweetspot.command("record", &["-o", &new, "--", "sh", "-c", count]))?.expect_status(0)?;
+    let compare = |new: &str, words: &[&str]| {
+        let words = [&["compare", &old, new], words].concat();
+        Ok::<_, anyhow::Error>(
+            run(Command::new(tests::run::sweetspot()).args(words))?.expect_status(0)?.stdout,
+        )
+    };
+    let same = compare(&old, &[])?;
+    ensure!(same.contains("none of ") && same.contains("+0.00") && same.contains("work_a"), "{same}");
+    let other: serde_json::Value = serde_json::from_str(&compare(&new, &["--json"])?)?;
+    ensure!(other["old"]["tells_of_others"] == true && other["new"]["tells_of_others"] == true, "{other}");
+    let functions = other["functions"].as_array().context("functions")?;
+    let work = functions.iter().find(|function| function["name"] == "work_a").context("work_a")?;
+    ensure!(work["is_changed"] == true && work["new_share"] == 0.0, "{work}");
+    ensure!(
+        work["change_high"].as_f64() < Some(0.0)
+            && work["change"] == work["old_share"].as_f64().map(|share| -share),
+        "{work}"
+    );
+    let total = compare(&new, &["--total", "--top", "0"])?;
+    ensure!(total.contains("what it called") && !total.contains("--top 0 shows"), "{total}");
     Ok(())
 }
 

@@ -19,7 +19,7 @@ const CRATES: [(&str, &[&str]); 7] = [
 ];
 
 /// The rooms of `profiler-daemon`, the lowest first. A room imports those before it.
-const ROOMS: [&str; 35] = [
+const ROOMS: [&str; 36] = [
     "sys",
     "opener",
     "plot",
@@ -44,6 +44,7 @@ const ROOMS: [&str; 35] = [
     "plan",
     "evaluate",
     "report",
+    "compare",
     "push",
     "fleet",
     "doctor",

@@ -128,12 +128,12 @@ fn more(hidden: &[FunctionCost], measure: &Measure) -> String {
     format!("…and {} more {functions} ({share} of the {time}); --top 0 shows {them}", hidden.len())
 }
 
-fn percent(share: f64, decimals: usize) -> String {
+pub(crate) fn percent(share: f64, decimals: usize) -> String {
     format!("{:.decimals$}%", share * 100.0)
 }
 
 /// A time in seconds, or in milliseconds where it is short.
-fn seconds(time_s: f64) -> String {
+pub(crate) fn seconds(time_s: f64) -> String {
     match time_s {
         short if short < 0.001 => format!("{:.1} ms", short * 1e3),
         short if short < 0.1 => format!("{:.0} ms", short * 1e3),
@@ -149,6 +149,11 @@ fn wrapped(out: &mut String, label: &str, indent: usize, text: &str, width: usiz
     // A word longer than a line: shortened, since a target is a command line and may hold anything.
     let words = text.split(' ').map(|word| shorten(word, width - indent));
     indented(out, label, indent, &words.collect::<Vec<_>>().join(" "), width);
+}
+
+/// A line of a summary: its label, and text broken at blanks. A word longer than a line is shortened.
+pub(crate) fn wrapped_line(out: &mut String, label: &str, text: &str, width: usize) {
+    wrapped(out, label, INDENT, text, width);
 }
 
 /// Text broken at blanks and indented under its label. A word longer than a line stays whole.
