@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
 use profiler_core::record::Mapped;
 use profiler_core::stack::GeneratedCode;
 use rustc_hash::FxHashMap;
-use symbolizer::{CodePlace, JitDump, ReadAt};
+use symbolizer::{CodePlace, JitDump, ReadAt, Reason};
 
 use super::LONGEST_PAUSE;
 use super::perf_map::PerfMapFile;
@@ -121,10 +121,19 @@ impl JitJournal {
         self.dump.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Records that were left out, and whether the end is yet to be read.
-    pub(super) fn not_read(&self) -> (u64, bool) {
+    /// Why it lacks a code.
+    pub(super) fn missing(&self) -> String {
         let dump = self.dump();
-        (dump.left_out(), dump.is_behind() || dump.has_given_up())
+        let is_cut = dump.is_behind() || dump.has_given_up();
+        match (dump.failure(), dump.left_out()) {
+            (Some(Reason::CorruptJitDump), _) => {
+                "the program's jitdump is corrupt: nothing behind the damage is known".to_owned()
+            }
+            (Some(reason), _) => format!("the program's jitdump was not read whole: {reason}"),
+            (None, 0) if is_cut => "the program's jitdump was too long to be read whole".to_owned(),
+            (None, 0) => "the program's jitdump does not contain it".to_owned(),
+            (None, left_out) => format!("the program's jitdump was not read whole: {left_out} left out"),
+        }
     }
 
     /// What it has told so far, if nobody else reads it at this moment, and if it was read to its end: what comes after says which code took
@@ -516,6 +525,21 @@ mod tests {
         );
         program.translate(&mut address, 1);
         assert!(GeneratedCode::from_address(address).is_some(), "it was read");
+    }
+
+    #[test]
+    fn code_that_a_damaged_journal_lacks_is_said_to_be_lost_by_the_damage() {
+        let mut bytes = journal(3);
+        bytes.extend([9u32, 15, 0, 0].map(u32::to_ne_bytes).concat()); // a record shorter than its header
+        bytes.extend(vec![0; 4 << 20]);
+        let mut file = tempfile::tempfile().unwrap();
+        file.write_all(&bytes).unwrap();
+        let journal = Arc::new(JitJournal::new(file, &SymbolMemory::new(1 << 28)).unwrap());
+        let mut program = JitProgram { journals: vec![journal], ..JitProgram::default() };
+        program.refresh(&Roots::default(), 1 << 20);
+        program.translate(&mut 32, 9);
+        let symbols = symbols(&mut program, &[32]);
+        assert!(symbols.frame(32).is_none() && symbols.missing.contains("corrupt"), "{}", symbols.missing);
     }
 
     #[test]

@@ -139,13 +139,7 @@ impl JitSymbolSource {
     fn missing(&self) -> String {
         let perf_map = self.own.get().or(self.inherited.last());
         match (perf_map, self.journals.last(), &self.home) {
-            (_, Some(journal), _) => match journal.not_read() {
-                (0, true) => "the program's jitdump was too long to be read whole".to_owned(),
-                (0, false) => "the program's jitdump does not contain it".to_owned(),
-                (left_out, _) => {
-                    format!("the program's jitdump was not read whole: {left_out} left out")
-                }
-            },
+            (_, Some(journal), _) => journal.missing(),
             (Some(perf_map), ..) => {
                 format!("the program's perf map ({}) lacks it", perf_map.path)
             }
