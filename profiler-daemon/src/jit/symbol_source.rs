@@ -140,9 +140,7 @@ impl JitSymbolSource {
         let perf_map = self.own.get().or(self.inherited.last());
         match (perf_map, self.journals.last(), &self.home) {
             (_, Some(journal), _) => journal.missing(),
-            (Some(perf_map), ..) => {
-                format!("the program's perf map ({}) lacks it", perf_map.path)
-            }
+            (Some(perf_map), ..) => perf_map.missing(),
             (None, None, Some(home)) => {
                 format!("{NO_FILE}, and the program wrote no perf map ({})", home.perf_map.display())
             }
