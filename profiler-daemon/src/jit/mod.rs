@@ -35,6 +35,8 @@ use crate::roots::Roots;
 
 /// Programs that are followed at once; each takes two descriptors, and with a journal some memory.
 const MOST_PROGRAMS: usize = 256;
+/// Programs that are remembered because there was no room to follow them.
+const MOST_REFUSED: usize = 1 << 16;
 /// Programs that have ended, and whose perf maps are yet to be read.
 const MOST_ENDED: usize = 64;
 /// The same of those with a journal, which takes memory.
@@ -63,7 +65,8 @@ pub(crate) enum MappedAs {
 pub(crate) struct JitStore {
     programs: FxHashMap<ProcessIndex, JitProgram>,
     symbols: FxHashMap<ProcessIndex, JitSymbols>,
-    was_full: bool,
+    /// Those that could not be followed, because there were too many others.
+    refused: FxHashSet<ProcessIndex>,
 }
 
 impl JitStore {
@@ -93,16 +96,24 @@ impl JitStore {
         // An entry that no sample referred to may be another program's by now.
         self.programs.retain(|&index, program| index != process || !program.has_ended());
         if self.programs.len() >= MOST_PROGRAMS && !self.programs.contains_key(&process) {
-            self.was_full = true;
+            if self.refused.len() < MOST_REFUSED {
+                self.refused.insert(process);
+            }
             return None;
         }
+        self.refused.remove(&process);
         Some(self.programs.entry(process).or_default())
     }
 
     /// A process has its parent's code, until it executes another program.
     pub(crate) fn forked(&mut self, parent: ProcessIndex, child: ProcessIndex) {
         let Some(inherited) = self.programs.get(&parent).map(JitProgram::fork) else {
-            self.programs.remove(&child); // of a process that had the entry before
+            // What a process was that had the entry before does not count.
+            self.programs.remove(&child);
+            self.refused.remove(&child);
+            if self.refused.contains(&parent) && self.refused.len() < MOST_REFUSED {
+                self.refused.insert(child);
+            }
             return;
         };
         if let Some(program) = self.program(child) {
@@ -191,7 +202,9 @@ impl JitStore {
         let symbols = std::mem::take(&mut self.symbols);
         let (symbols, others) = symbols.into_iter().partition(|(process, _)| is_cut(*process));
         self.symbols = others;
-        Generated { sources, symbols, was_full: self.was_full }
+        let refused = self.refused.iter().copied().filter(|&process| is_cut(process)).collect();
+        self.refused.retain(|process| !is_cut(*process) || live.contains(process));
+        Generated { sources, symbols, refused }
     }
 
     /// Programs that are followed.
@@ -222,8 +235,8 @@ fn by_process(frames: &[Frame]) -> FxHashMap<ProcessIndex, Vec<u64>> {
 pub(crate) struct Generated {
     sources: FxHashMap<ProcessIndex, JitSymbolSource>,
     symbols: FxHashMap<ProcessIndex, JitSymbols>,
-    /// Whether there were programs that could not be followed.
-    was_full: bool,
+    /// Those that could not be followed.
+    refused: FxHashSet<ProcessIndex>,
 }
 
 impl Generated {
@@ -244,8 +257,8 @@ impl Generated {
     }
 
     /// Why a process that is not among these named nothing.
-    pub(crate) fn missing(&self) -> &'static str {
-        match self.was_full {
+    pub(crate) fn missing(&self, process: ProcessIndex) -> &'static str {
+        match self.refused.contains(&process) {
             false => NO_FILE,
             true => "the code lies in no file, and too many programs generated code at once",
         }
@@ -267,6 +280,44 @@ fn is_journal(path: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// A process maps memory for code.
+    fn generate(store: &mut JitStore, process: u32) {
+        let mapped = Mapped {
+            pid: u32::MAX, // of no process
+            start: 0x1000,
+            len: 0x1000,
+            file_offset: 0,
+            file: profiler_core::record::FileId { major: 0, minor: 0, inode: 0, generation: 0 },
+            path: "//anon".to_owned(),
+        };
+        let (roots, memory) = (Roots::default(), SymbolMemory::new(1 << 20));
+        store.mapped(ProcessIndex(process), &mapped, MappedAs::NoObject, &roots, &memory);
+    }
+
+    #[test]
+    fn too_many_programs_are_a_reason_for_those_that_were_not_followed_alone() {
+        const MOST: u32 = MOST_PROGRAMS as u32;
+        let mut store = JitStore::default();
+        (0..MOST + 2).for_each(|process| generate(&mut store, process));
+        store.forked(ProcessIndex(MOST), ProcessIndex(MOST + 2));
+        let live = |processes: &[u32]| processes.iter().map(|&process| ProcessIndex(process)).collect();
+        let is_refused = |generated: &Generated, process| {
+            generated.missing(ProcessIndex(process)).contains("too many programs")
+        };
+        // One of another target is cut later.
+        let during = store.cut(&live(&[1, MOST, MOST + 2]), |process| process != ProcessIndex(MOST + 1));
+        let named = |process| is_refused(&during, process);
+        assert_eq!([1, MOST, MOST + 1, MOST + 2].map(named), [false, true, false, true]);
+        let later = store.cut(&live(&[1, MOST, MOST + 2]), |_| true);
+        assert!(is_refused(&later, MOST + 1) && is_refused(&later, MOST), "those are still not followed");
+        assert_eq!(store.programs(), 1);
+        // After the peak there is room for them.
+        generate(&mut store, MOST);
+        store.forked(ProcessIndex(7), ProcessIndex(MOST + 2));
+        let after = store.cut(&live(&[1, MOST, MOST + 2]), |_| true);
+        assert!((0..MOST + 3).all(|process| !is_refused(&after, process)));
+    }
 
     #[test]
     fn journals_and_nameless_code_are_told_by_their_names() {

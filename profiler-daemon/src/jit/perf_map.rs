@@ -3,6 +3,7 @@
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::{FileExt, MetadataExt};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
 use profiler_core::profile::Unknown;
@@ -13,7 +14,9 @@ use crate::objects::names::{About, FoundFunctions, KeptNames, NameRoom, Naming};
 use crate::objects::target_file::TargetFile;
 
 /// Of a longer perf map, the end is read: later lines count.
-const LONGEST_LIST: u64 = 64 << 20;
+const LENGTHS: Lengths = Lengths { piece: 64 << 20, whole: 1 << 30 };
+/// Of a line that begins in one piece and ends in others, so much is kept (bytes): more than of any name.
+const LONGEST_LINE: usize = 1 << 16;
 /// So much before the end of what was read tells whether a perf map has grown, or was written anew (bytes).
 const JOINT: u64 = 256;
 
@@ -24,6 +27,18 @@ pub(super) struct PerfMapFile {
     pub(super) path: String,
     names: Arc<KeptNames>,
     read: Mutex<Read>,
+    /// Whether what was looked for in vain may be at its beginning, which was not read.
+    is_cut: AtomicBool,
+    lengths: Lengths,
+}
+
+/// How much of a perf map is read (bytes).
+#[derive(Clone, Copy)]
+struct Lengths {
+    /// At once.
+    piece: u64,
+    /// In all.
+    whole: u64,
 }
 
 /// What was read.
@@ -41,12 +56,24 @@ impl PerfMapFile {
     /// One that is open. This asks its file system.
     pub(super) fn new(file: File, path: String) -> io::Result<Self> {
         let file = TargetFile::new(file)?;
-        Ok(Self { file, path, names: Arc::default(), read: Mutex::default() })
+        let (names, read, is_cut) = (Arc::default(), Mutex::default(), AtomicBool::new(false));
+        Ok(Self { file, path, names, read, is_cut, lengths: LENGTHS })
     }
 
     /// The open file.
     pub(super) fn file(&self) -> &TargetFile {
         &self.file
+    }
+
+    /// Why it names no function at an address.
+    pub(super) fn missing(&self) -> String {
+        match self.is_cut.load(Ordering::Relaxed) {
+            false => format!("the program's perf map ({}) lacks it", self.path),
+            true => {
+                let most = config::Bytes::new(self.lengths.whole);
+                format!("the program's perf map ({}) is too long: only its last {most} was read", self.path)
+            }
+        }
     }
 
     /// The functions at these addresses, as the perf map tells at this moment. Nothing is read if it told of all of them before
@@ -69,7 +96,7 @@ impl PerfMapFile {
         }
         let mut known = self.names.known(addresses, now);
         let new: Vec<usize> = (0..known.len()).filter(|&at| known[at].is_none()).collect();
-        if !new.is_empty() && limits.take(read.len().min(LONGEST_LIST)) {
+        if !new.is_empty() && limits.take(read.len().min(self.lengths.whole)) {
             let asked: Vec<u64> = new.iter().map(|&at| addresses[at]).collect();
             let named = self.read_whole(&mut read, &asked, room);
             self.keep(room, now, &named);
@@ -95,6 +122,7 @@ impl PerfMapFile {
         }
         let Some(text) = self.appended(read, meta.len()) else {
             self.names.clear();
+            self.is_cut.store(false, Ordering::Relaxed);
             return true;
         };
         room.count_list(text.len() as u64);
@@ -109,18 +137,44 @@ impl PerfMapFile {
         self.names.keep(room, now, About { is_final: true, ..About::default() }, named);
     }
 
+    /// Looks for addresses from the end to the beginning, a piece at a time, until all are found. The last line that covers one counts.
     fn read_whole(&self, read: &mut Read, addresses: &[u64], room: &NameRoom) -> Vec<(u64, FoundFunctions)> {
+        let nothing = || addresses.iter().map(|&address| (address, Err(Unknown::default()))).collect();
+        let mut found: Vec<(u64, FoundFunctions)> = nothing();
+        let mut open: Vec<usize> = (0..addresses.len()).collect();
         let len = read.len();
-        let skipped = len.saturating_sub(LONGEST_LIST);
-        // One that is cut short in this very moment says nothing.
-        let mut text = self.bytes(skipped, len).unwrap_or_default();
-        room.count_list(text.len() as u64);
-        read.note(skipped, &text);
-        if skipped > 0 {
-            let cut = text.iter().position(|&byte| byte == b'\n').unwrap_or(text.len());
-            text.drain(..cut);
+        let first = len.saturating_sub(self.lengths.whole);
+        let mut until = len;
+        let mut has_line_end = false;
+        // The end of a line whose beginning is yet to be read.
+        let mut line_end = Vec::new();
+        while until > first && !open.is_empty() {
+            let from = until.saturating_sub(self.lengths.piece).max(first);
+            let Some(mut text) = self.bytes(from, until) else {
+                // It is cut short in this very moment, and says nothing.
+                found = nothing();
+                open.clear();
+                break;
+            };
+            until = from;
+            if !has_line_end {
+                read.note(from, &text);
+                text.truncate(whole_lines(&text).len());
+                has_line_end = !text.is_empty();
+            }
+            text.append(&mut line_end);
+            let lines = if from > 0 { first_line_end(&text) } else { 0 };
+            line_end.extend_from_slice(&text[..lines.min(LONGEST_LINE)]);
+            let asked: Vec<u64> = open.iter().map(|&at| addresses[at]).collect();
+            let named: Vec<(u64, FoundFunctions)> = named(&text[lines..], &asked).collect();
+            open.iter().zip(named).for_each(|(&at, named)| found[at] = named);
+            open.retain(|&at| found[at].1.is_err());
         }
-        named(whole_lines(&text), addresses).collect()
+        room.count_list(len - until);
+        if first > 0 && !open.is_empty() {
+            self.is_cut.store(true, Ordering::Relaxed);
+        }
+        found
     }
 
     /// What was written behind that which was read; none if that is not there any more, or too much.
@@ -130,7 +184,7 @@ impl PerfMapFile {
     }
 
     fn bytes(&self, from: u64, until: u64) -> Option<Vec<u8>> {
-        let len = until.checked_sub(from).filter(|&len| len <= LONGEST_LIST + JOINT)?;
+        let len = until.checked_sub(from).filter(|&len| len <= self.lengths.piece + JOINT)?;
         let mut bytes = vec![0; len as usize];
         self.file.readable().ok()?.read_exact_at(&mut bytes, from).ok()?;
         Some(bytes)
@@ -162,6 +216,11 @@ fn whole_lines(text: &[u8]) -> &[u8] {
     &text[..text.iter().rposition(|&byte| byte == b'\n').map_or(0, |last| last + 1)]
 }
 
+/// Where the second line of a text begins, or its end.
+fn first_line_end(text: &[u8]) -> usize {
+    text.iter().position(|&byte| byte == b'\n').map_or(text.len(), |end| end + 1)
+}
+
 /// What a text says of addresses.
 fn named(text: &[u8], addresses: &[u64]) -> impl Iterator<Item = (u64, FoundFunctions)> {
     let found = PerfMap::new(text).names(addresses);
@@ -176,7 +235,8 @@ fn named(text: &[u8], addresses: &[u64]) -> impl Iterator<Item = (u64, FoundFunc
 mod tests {
     use super::*;
     use crate::objects::{ObjectStore, Symbols};
-    use std::io::Write;
+    use proptest::prelude::*;
+    use std::io::{Seek, SeekFrom, Write};
 
     fn names(perf_map: &PerfMapFile, room: &NameRoom, addresses: &[u64]) -> Vec<Option<String>> {
         let found = perf_map.names(addresses, room, room.begin(), &mut ReadLimits::of_naming());
@@ -230,5 +290,63 @@ mod tests {
         }
         std::fs::write(file.path(), "").unwrap();
         assert_eq!(names(&perf_map, &room, &[0x1000]), some(&[""]));
+    }
+
+    /// A perf map with this text, of which so much is read.
+    fn perf_map(text: &[u8], lengths: Lengths) -> PerfMapFile {
+        let mut file = tempfile::tempfile().unwrap();
+        file.write_all(text).unwrap();
+        let perf_map = PerfMapFile::new(file, "perf-7.map".to_owned()).unwrap();
+        PerfMapFile { lengths, ..perf_map }
+    }
+
+    fn room() -> NameRoom {
+        ObjectStore::new(&Symbols::new(1 << 28)).snapshot().names
+    }
+
+    #[test]
+    fn a_long_list_is_read_to_its_beginning() {
+        let mut file = tempfile::tempfile().unwrap();
+        file.write_all(b"1000 10 first\n2000 10 old\n").unwrap();
+        file.seek(SeekFrom::Start(65 << 20)).unwrap();
+        file.write_all(b"\n2000 10 last\n").unwrap();
+        let perf_map = PerfMapFile::new(file, "perf-7.map".to_owned()).unwrap();
+        let (room, addresses) = (room(), [0x1000, 0x2000, 0x3000]);
+        assert_eq!(names(&perf_map, &room, &addresses), some(&["first", "last", ""]));
+        let counts = room.counts();
+        assert_eq!((counts.lists, counts.list_bytes), (1, (65 << 20) + 14));
+        assert!(perf_map.missing().contains("lacks it"), "{}", perf_map.missing());
+    }
+
+    #[test]
+    fn a_list_is_read_until_all_is_found_or_it_is_too_long_which_is_said() {
+        let text: String = (0..20).map(|i| format!("{:x} 10 f{i:02}\n", 0x1000 + 16 * i)).collect();
+        let lengths = Lengths { piece: 16, whole: 128 };
+        let perf_map = perf_map(text.as_bytes(), lengths);
+        let room = room();
+        assert_eq!(names(&perf_map, &room, &[0x1130]), some(&["f19"]));
+        assert_eq!(room.counts().list_bytes, 16, "it is at the end");
+        assert!(perf_map.missing().contains("lacks it"), "{}", perf_map.missing());
+        assert_eq!(names(&perf_map, &room, &[0x1130, 0x10f0, 0x1000]), some(&["f19", "f15", ""]));
+        assert_eq!(room.counts().list_bytes, 16 + 128);
+        let missing = perf_map.missing();
+        assert!(missing.contains("too long") && missing.contains("128"), "{missing}");
+    }
+
+    proptest! {
+        #[test]
+        fn a_list_says_the_same_however_it_is_cut(
+            lines in prop::collection::vec((0u64..40, 0u64..12, "[a-z ]{0,9}\n{0,2}"), 0..30),
+            end in "[0-9a-z ]{0,20}",
+            piece in 1u64..70,
+        ) {
+            let text = lines.iter().map(|(start, size, name)| format!("{start:x} {size:x} {name}"));
+            let text = text.collect::<String>() + &end;
+            let addresses: Vec<u64> = (0..60).collect();
+            let in_pieces = perf_map(text.as_bytes(), Lengths { piece, whole: 1 << 20 });
+            let whole = PerfMap::new(whole_lines(text.as_bytes())).names(&addresses);
+            let whole: Vec<Option<String>> = whole.into_iter().map(|name| Some(name?.to_string())).collect();
+            prop_assert_eq!(names(&in_pieces, &room(), &addresses), whole);
+        }
     }
 }

@@ -7,12 +7,12 @@ use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, TryRecvError};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 
 use profiler_core::record::Mapped;
 use profiler_core::stack::GeneratedCode;
 use rustc_hash::FxHashMap;
-use symbolizer::{CodePlace, JitDump, ReadAt};
+use symbolizer::{CodePlace, JitDump, ReadAt, Reason};
 
 use super::LONGEST_PAUSE;
 use super::perf_map::PerfMapFile;
@@ -42,8 +42,8 @@ pub(super) struct JitProgram {
     home: Option<Arc<Home>>,
     /// Lists of the processes that it was forked from.
     inherited: Vec<Arc<PerfMapFile>>,
-    /// Its own, once it was found: here, or where it is named.
-    own: Arc<OnceLock<Arc<PerfMapFile>>>,
+    /// Its own, as it was last found: here, or where it is named.
+    own: Arc<OwnPerfMap>,
     /// The place in this row is part of a code's number.
     journals: Vec<Arc<JitJournal>>,
     files: Arc<Vec<CodeFile>>,
@@ -83,6 +83,59 @@ pub(super) struct Home {
     view: RootView,
     pub(super) perf_map: PathBuf,
     owner: FileOwner,
+    /// The process, and when it began (ticks since the boot).
+    process: Option<(u32, u64)>,
+}
+
+/// A program's own perf map, as it was last found.
+#[derive(Default)]
+pub(super) struct OwnPerfMap(Mutex<FoundPerfMap>);
+
+/// What is at the place of a program's perf map.
+#[derive(Clone, Default)]
+pub(super) enum FoundPerfMap {
+    /// No file, or none that can be opened.
+    #[default]
+    Absent,
+    /// A file that is not believed.
+    OfAnother {
+        /// Whose it is.
+        user: u32,
+    },
+    /// The perf map.
+    Open(Arc<PerfMapFile>),
+}
+
+impl OwnPerfMap {
+    /// What was found.
+    pub(super) fn found(&self) -> FoundPerfMap {
+        self.lock().clone()
+    }
+
+    /// The perf map, if one was found.
+    pub(super) fn get(&self) -> Option<Arc<PerfMapFile>> {
+        match &*self.lock() {
+            FoundPerfMap::Open(perf_map) => Some(Arc::clone(perf_map)),
+            FoundPerfMap::Absent | FoundPerfMap::OfAnother { .. } => None,
+        }
+    }
+
+    /// Takes what is there now. A perf map that was found stays until another file is in its place.
+    fn update(&self, found: FoundPerfMap) {
+        let mut own = self.lock();
+        let is_new = match (&*own, &found) {
+            (FoundPerfMap::Open(own), FoundPerfMap::Open(found)) => !own.file().is_same(found.file()),
+            (FoundPerfMap::Open(_), _) => false,
+            _ => true,
+        };
+        let before = is_new.then(|| std::mem::replace(&mut *own, found));
+        drop(own);
+        drop(before); // outside of the lock
+    }
+
+    fn lock(&self) -> MutexGuard<'_, FoundPerfMap> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 /// Only what the target's user wrote is believed, or the system's: anybody can put a file into `/tmp`.
@@ -121,10 +174,19 @@ impl JitJournal {
         self.dump.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Records that were left out, and whether the end is yet to be read.
-    pub(super) fn not_read(&self) -> (u64, bool) {
+    /// Why it lacks a code.
+    pub(super) fn missing(&self) -> String {
         let dump = self.dump();
-        (dump.left_out(), dump.is_behind() || dump.has_given_up())
+        let is_cut = dump.is_behind() || dump.has_given_up();
+        match (dump.failure(), dump.left_out()) {
+            (Some(Reason::CorruptJitDump), _) => {
+                "the program's jitdump is corrupt: nothing behind the damage is known".to_owned()
+            }
+            (Some(reason), _) => format!("the program's jitdump was not read whole: {reason}"),
+            (None, 0) if is_cut => "the program's jitdump was too long to be read whole".to_owned(),
+            (None, 0) => "the program's jitdump does not contain it".to_owned(),
+            (None, left_out) => format!("the program's jitdump was not read whole: {left_out} left out"),
+        }
     }
 
     /// What it has told so far, if nobody else reads it at this moment, and if it was read to its end: what comes after says which code took
@@ -202,8 +264,8 @@ impl JitJournal {
 }
 
 impl FileOwner {
-    fn owns(self, file: &File) -> bool {
-        file.metadata().is_ok_and(|meta| meta.uid() == self.0 || meta.uid() == 0)
+    fn is_believed(self, user: u32) -> bool {
+        user == self.0 || user == 0
     }
 }
 
@@ -213,45 +275,57 @@ impl Home {
         let ours = || ProcessIdentity { pid, user: nix::unistd::geteuid().as_raw() };
         let ProcessIdentity { pid: inner_pid, user } = procfs::identity(pid).unwrap_or_else(ours);
         let perf_map = PathBuf::from(format!("/tmp/perf-{inner_pid}.map"));
-        Self { view: roots.of(pid), perf_map, owner: FileOwner(user) }
+        let process = procfs::start_ticks(pid).map(|began| (pid, began));
+        Self { view: roots.of(pid), perf_map, owner: FileOwner(user), process }
     }
 
-    /// Opens the perf map into `own`, if there is one and it was not found before. Returns whether its file system answers; if it does
-    /// so later, `own` is set then.
+    /// Opens the perf map into `own`, if there is one; in place of another file that was there before. Returns whether its file system
+    /// answers; if it does so later, `own` is set then.
     pub(super) fn look_for_perf_map(
         self: &Arc<Self>,
-        own: &Arc<OnceLock<Arc<PerfMapFile>>>,
+        own: &Arc<OwnPerfMap>,
         roots: &Roots,
         wait: Wait,
     ) -> bool {
-        if own.get().is_some() {
-            return true;
-        }
         let path = self.perf_map.parent().unwrap_or(&self.perf_map).to_owned();
         let mount = Mount::Folder { path, view: format!("{:?}", self.view) };
         if roots.opener().is_stalled(&mount) {
             return false;
         }
         let (home, own, opened) = (Arc::clone(self), Arc::clone(own), roots.clone());
-        let find = move || {
-            if let Some(perf_map) = home.find_perf_map(&opened) {
-                let _ = own.set(Arc::new(perf_map)); // or another thread was quicker
-            }
-        };
+        let find = move || own.update(home.find_perf_map(&opened));
         roots.opener().call(&mount, wait, find).is_ok()
     }
 
-    fn find_perf_map(&self, roots: &Roots) -> Option<PerfMapFile> {
-        let found = roots.open(self.view, &self.perf_map, Link::Refuse).ok()?;
-        let path = || self.perf_map.to_string_lossy().into_owned();
-        self.owner.owns(&found).then(|| PerfMapFile::new(found, path()).ok()).flatten()
+    fn find_perf_map(&self, roots: &Roots) -> FoundPerfMap {
+        let opened = roots.open(self.view, &self.perf_map, Link::Refuse);
+        let Ok((file, user)) = opened.and_then(|file| file.metadata().map(|meta| (file, meta.uid()))) else {
+            return FoundPerfMap::Absent;
+        };
+        if !self.believes(user) {
+            return FoundPerfMap::OfAnother { user };
+        }
+        let path = self.perf_map.to_string_lossy().into_owned();
+        PerfMapFile::new(file, path).map_or(FoundPerfMap::Absent, |found| FoundPerfMap::Open(Arc::new(found)))
+    }
+
+    /// Whether files of this user are believed. The process may have changed its user since.
+    fn believes(&self, user: u32) -> bool {
+        self.owner.is_believed(user) || self.user_now().is_some_and(|now| FileOwner(now).is_believed(user))
+    }
+
+    /// The user of the process at this moment. Nothing once it is gone: its number may be another's.
+    fn user_now(&self) -> Option<u32> {
+        let (pid, began) = self.process?;
+        let ProcessIdentity { user, .. } = procfs::identity(pid)?;
+        (procfs::start_ticks(pid) == Some(began)).then_some(user)
     }
 }
 
 impl JitProgram {
     /// The same program in a child.
     pub(super) fn fork(&self) -> Self {
-        let lists: Vec<_> = self.inherited.iter().chain(self.own.get()).cloned().collect();
+        let lists: Vec<_> = self.inherited.iter().cloned().chain(self.own.get()).collect();
         let oldest = lists.len().saturating_sub(MOST_KEPT - 1);
         let inherited = lists[oldest..].to_vec();
         let (journals, files) = (self.journals.clone(), Arc::clone(&self.files));
@@ -284,7 +358,8 @@ impl JitProgram {
         let (mapped, opened, memory) = (mapped.clone(), roots.clone(), memory.clone());
         let open = move || {
             let file = objects::open_mapped(&mapped, home.view, &opened).ok()?;
-            home.owner.owns(&file).then(|| JitJournal::new(file, &memory).ok().map(Arc::new)).flatten()
+            let is_believed = file.metadata().is_ok_and(|meta| home.believes(meta.uid()));
+            is_believed.then(|| JitJournal::new(file, &memory).ok().map(Arc::new)).flatten()
         };
         match roots.opener().call(&mount, Wait::Sampling, open) {
             Ok(opened) => self.add_journal(opened),
@@ -377,6 +452,7 @@ impl JitProgram {
             home: self.home.clone(),
             inherited: self.inherited.clone(),
             own: Arc::clone(&self.own),
+            has_ended: self.has_ended,
             journals: self.journals.clone(),
             files: Arc::clone(&self.files),
             awaited: std::mem::take(&mut self.awaited),
@@ -388,6 +464,9 @@ impl JitProgram {
 mod tests {
     use std::io::Write;
     use std::os::unix::fs::chown;
+    use std::os::unix::process::CommandExt;
+    use std::path::Path;
+    use std::process::Command;
 
     use super::*;
     use crate::jit::JitSymbols;
@@ -397,7 +476,7 @@ mod tests {
 
     /// A perf map at this place, and the program whose it would be.
     fn program(perf_map: PathBuf, user: u32) -> JitProgram {
-        let home = Home { view: RootView::Ours, perf_map, owner: FileOwner(user) };
+        let home = Home { view: RootView::Ours, perf_map, owner: FileOwner(user), process: None };
         JitProgram { home: Some(Arc::new(home)), ..JitProgram::default() }
     }
 
@@ -441,6 +520,30 @@ mod tests {
     }
 
     #[test]
+    fn a_list_that_is_removed_and_written_again_is_opened_again() {
+        let folder = tempfile::tempdir().unwrap();
+        let perf_map = folder.path().join("perf-7.map");
+        let rewrite = |text: &str| {
+            let other = folder.path().join("other");
+            std::fs::write(&other, text).unwrap();
+            std::fs::rename(&other, &perf_map).unwrap();
+        };
+        let mut program = program(perf_map.clone(), nix::unistd::geteuid().as_raw());
+        let first = || Some("first".to_owned());
+        rewrite("1000 10 first\n");
+        assert_eq!(names(&mut program, &[0x1000, 0x2000]), [first(), None]);
+        std::fs::remove_file(&perf_map).unwrap();
+        assert_eq!(names(&mut program, &[0x1000, 0x2000]), [first(), None], "it is still open");
+        rewrite("2000 10 second\n");
+        assert_eq!(names(&mut program, &[0x1000, 0x2000]), [None, Some("second".to_owned())]);
+        rewrite("2000 10 third\n");
+        program.end(&Roots::default());
+        // After its end, what is there is another program's.
+        rewrite("2000 10 of another\n");
+        assert_eq!(names(&mut program, &[0x2000]), [Some("third".to_owned())]);
+    }
+
+    #[test]
     fn code_in_a_file_that_is_no_object_is_told_by_the_list_or_placed_in_the_file() {
         let folder = tempfile::tempdir().unwrap();
         let perf_map = folder.path().join("perf-7.map");
@@ -466,19 +569,52 @@ mod tests {
         assert_eq!(names(&mut program, &[0x5008, 0x5108]), [Some("listed".to_owned()), None]);
     }
 
-    #[test]
-    fn what_belongs_to_another_user_is_not_believed() {
-        const STRANGER: u32 = 54_321;
-        let folder = tempfile::tempdir().unwrap();
-        let perf_map = folder.path().join("perf-7.map");
+    const STRANGER: u32 = 54_321;
+
+    /// A perf map, whose it is, and another user who has none. Its user is a stranger if we may give it away.
+    fn perf_map_of_another(folder: &Path) -> (PathBuf, u32, u32) {
+        let perf_map = folder.join("perf-7.map");
         std::fs::write(&perf_map, "1000 10 forged\n").unwrap();
         let own = nix::unistd::geteuid().as_raw();
-        // Who may not give the file away is a stranger to it in another way.
-        let user = if chown(&perf_map, Some(STRANGER), None).is_ok() { own } else { own + 1 };
-        let mut program = program(perf_map.clone(), user);
+        match chown(&perf_map, Some(STRANGER), None) {
+            Ok(()) => (perf_map, STRANGER, own),
+            Err(_) => (perf_map, own, own + 1),
+        }
+    }
+
+    #[test]
+    fn what_belongs_to_another_user_is_not_believed_and_the_reason_says_so() {
+        let folder = tempfile::tempdir().unwrap();
+        let (perf_map, user, other) = perf_map_of_another(folder.path());
+        let mut program = program(perf_map.clone(), other);
         program.end(&Roots::default());
         assert_eq!(names(&mut program, &[0x1000]), [None]);
-        let _ = chown(&perf_map, Some(own), None);
+        let missing = symbols(&mut program, &[]).missing;
+        assert!(missing.contains(&format!("belongs to another user (uid {user})")), "{missing}");
+        std::fs::remove_file(&perf_map).unwrap();
+        let missing = symbols(&mut program, &[]).missing;
+        assert!(missing.contains("wrote no perf map"), "{missing}");
+    }
+
+    #[test]
+    fn a_process_that_has_changed_its_user_is_believed_as_the_other_one() {
+        let folder = tempfile::tempdir().unwrap();
+        let (perf_map, user, before) = perf_map_of_another(folder.path());
+        let mut process = Command::new("sleep").arg("60").uid(user).spawn().unwrap();
+        let began = procfs::start_ticks(process.id()).unwrap();
+        let named = |began| {
+            let home = Home {
+                view: RootView::Ours,
+                perf_map: perf_map.clone(),
+                owner: FileOwner(before),
+                process: Some((process.id(), began)),
+            };
+            let mut program = JitProgram { home: Some(Arc::new(home)), ..JitProgram::default() };
+            names(&mut program, &[0x1000])
+        };
+        let (of_this, of_its_number) = (named(began), named(began + 1));
+        process.kill().and_then(|()| process.wait()).unwrap();
+        assert_eq!((of_this, of_its_number), (vec![Some("forged".to_owned())], vec![None]));
     }
 
     /// A journal of this many codes of 16 bytes, one behind the other, each with its number as its name.
@@ -516,6 +652,21 @@ mod tests {
         );
         program.translate(&mut address, 1);
         assert!(GeneratedCode::from_address(address).is_some(), "it was read");
+    }
+
+    #[test]
+    fn code_that_a_damaged_journal_lacks_is_said_to_be_lost_by_the_damage() {
+        let mut bytes = journal(3);
+        bytes.extend([9u32, 15, 0, 0].map(u32::to_ne_bytes).concat()); // a record shorter than its header
+        bytes.extend(vec![0; 4 << 20]);
+        let mut file = tempfile::tempfile().unwrap();
+        file.write_all(&bytes).unwrap();
+        let journal = Arc::new(JitJournal::new(file, &SymbolMemory::new(1 << 28)).unwrap());
+        let mut program = JitProgram { journals: vec![journal], ..JitProgram::default() };
+        program.refresh(&Roots::default(), 1 << 20);
+        program.translate(&mut 32, 9);
+        let symbols = symbols(&mut program, &[32]);
+        assert!(symbols.frame(32).is_none() && symbols.missing.contains("corrupt"), "{}", symbols.missing);
     }
 
     #[test]

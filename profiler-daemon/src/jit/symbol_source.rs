@@ -1,6 +1,6 @@
 //! What a program has written about its generated code, for the samples between two cuts.
 
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
 use profiler_core::stack::GeneratedCode;
 use rustc_hash::FxHashMap;
@@ -9,7 +9,7 @@ use symbolizer::{CodePlace, JitDump, NamedFrame};
 use super::NO_FILE;
 use super::limits::ReadLimits;
 use super::perf_map::PerfMapFile;
-use super::program::{Awaited, CodeFile, Home, JitJournal};
+use super::program::{Awaited, CodeFile, FoundPerfMap, Home, JitJournal, OwnPerfMap};
 use crate::objects::names::{NameRoom, Naming};
 use crate::opener::Mount;
 use crate::roots::Roots;
@@ -24,7 +24,9 @@ pub(super) struct JitSymbolSource {
     /// Lists of the processes that it was forked from.
     pub(super) inherited: Vec<Arc<PerfMapFile>>,
     /// Its own.
-    pub(super) own: Arc<OnceLock<Arc<PerfMapFile>>>,
+    pub(super) own: Arc<OwnPerfMap>,
+    /// Whether the program has ended: a file where its perf map was may be another program's by now.
+    pub(super) has_ended: bool,
     pub(super) journals: Vec<Arc<JitJournal>>,
     pub(super) files: Arc<Vec<CodeFile>>,
     pub(super) awaited: Awaited,
@@ -76,8 +78,11 @@ impl JitSymbolSource {
             files: Arc::clone(&files),
             missing: format!("the file system of {path} does not answer: mount it again or unmount it"),
         };
+        let is_settled = self.has_ended && self.own.get().is_some();
         if let Some(home) = &self.home
+            && !is_settled
             && !home.look_for_perf_map(&self.own, roots, wait)
+            && self.own.get().is_none()
             && self.journals.is_empty()
             && self.inherited.is_empty()
         {
@@ -100,7 +105,8 @@ impl JitSymbolSource {
 
     /// A file that may not answer when it is read, and what answers for it.
     fn not_local(&self) -> Option<(Mount, String)> {
-        let perf_maps = self.own.get().into_iter().chain(&self.inherited);
+        let own = self.own.get();
+        let perf_maps = own.iter().chain(&self.inherited);
         let perf_maps = perf_maps.map(|perf_map| (perf_map.file(), perf_map.path.clone()));
         let journals = self.journals.iter().map(|journal| (journal.file(), "its jitdump".to_owned()));
         let mut remote = perf_maps.chain(journals).filter(|(file, _)| !file.is_local());
@@ -111,7 +117,7 @@ impl JitSymbolSource {
         self.journals.iter().for_each(|journal| journal.read_on(limits.journal_bytes));
         let known = addresses.iter().filter_map(|&address| Some((address, self.frame_in_journal(address)?)));
         let mut frames: FxHashMap<u64, (u64, NamedFrame)> = known.collect();
-        for perf_map in self.own.get().into_iter().chain(self.inherited.iter().rev()) {
+        for perf_map in self.own.get().iter().chain(self.inherited.iter().rev()) {
             let open = addresses.iter().copied().filter(|address| !frames.contains_key(address));
             let open: Vec<u64> = open.collect();
             let named = perf_map.names(&open, room, now, limits);
@@ -137,22 +143,20 @@ impl JitSymbolSource {
     }
 
     fn missing(&self) -> String {
-        let perf_map = self.own.get().or(self.inherited.last());
-        match (perf_map, self.journals.last(), &self.home) {
-            (_, Some(journal), _) => match journal.not_read() {
-                (0, true) => "the program's jitdump was too long to be read whole".to_owned(),
-                (0, false) => "the program's jitdump does not contain it".to_owned(),
-                (left_out, _) => {
-                    format!("the program's jitdump was not read whole: {left_out} left out")
-                }
-            },
-            (Some(perf_map), ..) => {
-                format!("the program's perf map ({}) lacks it", perf_map.path)
-            }
-            (None, None, Some(home)) => {
-                format!("{NO_FILE}, and the program wrote no perf map ({})", home.perf_map.display())
-            }
-            (None, None, None) => NO_FILE.to_owned(),
+        if let Some(journal) = self.journals.last() {
+            return journal.missing();
+        }
+        let Some(home) = &self.home else {
+            return self.inherited.last().map_or_else(|| NO_FILE.to_owned(), |perf_map| perf_map.missing());
+        };
+        let path = home.perf_map.display();
+        match (self.own.found(), self.inherited.last()) {
+            (FoundPerfMap::Open(perf_map), _) => perf_map.missing(),
+            (FoundPerfMap::OfAnother { user }, _) => format!(
+                "{NO_FILE}, and the perf map {path} belongs to another user (uid {user}), and is not believed"
+            ),
+            (FoundPerfMap::Absent, Some(inherited)) => inherited.missing(),
+            (FoundPerfMap::Absent, None) => format!("{NO_FILE}, and the program wrote no perf map ({path})"),
         }
     }
 }

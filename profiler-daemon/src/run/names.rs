@@ -483,7 +483,8 @@ fn module_without_object(place: &str) -> ModuleInfo {
 fn not_named(frame: Frame, cut: &Cut, place: &str) -> Unknown {
     let generator = frame.object.generator();
     let symbols = generator.and_then(|process| cut.generated.of(process));
-    let missing = symbols.map_or(cut.generated.missing(), |symbols: &JitSymbols| &symbols.missing);
+    let unread = || generator.map_or(NO_FILE, |process| cut.generated.missing(process));
+    let missing = symbols.map_or_else(unread, |symbols: &JitSymbols| &symbols.missing);
     let program = generator.map(|process| cut.processes[process.0 as usize].comm.as_str());
     match missing.strip_prefix(NO_FILE) {
         Some(rest) => remedy::generated(&format!("{place}{rest}"), program),

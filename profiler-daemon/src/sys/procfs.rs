@@ -69,6 +69,11 @@ pub(crate) fn identity(pid: u32) -> Option<ProcessIdentity> {
     identity_in(&std::fs::read(format!("/proc/{pid}/status")).ok()?)
 }
 
+/// When a process began (ticks since the boot), which tells it from others of the same number; `None` once it is gone.
+pub(crate) fn start_ticks(pid: u32) -> Option<u64> {
+    Some(open(pid)?.stat().ok()?.starttime)
+}
+
 /// Whether the process is a thread of the kernel, which has no user space.
 pub(crate) fn is_kernel_thread(pid: u32) -> bool {
     const PF_KTHREAD: u32 = 0x0020_0000;

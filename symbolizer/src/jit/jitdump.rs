@@ -99,13 +99,15 @@ struct CodeLine {
 
 impl JitDump {
     /// Takes in the records that were appended since the last call, `most_bytes` of them at most; the rest waits for the
-    /// next call. After an error, nothing more is read; what was read stays.
+    /// next call. After an error, nothing more is read; what was read stays, for the time until then.
     pub fn read(&mut self, source: &dyn ReadAt, most_bytes: u64) -> Result<(), Reason> {
         if let Some(reason) = &self.end {
             return Err(reason.clone());
         }
         let read = self.read_records(source, most_bytes);
-        self.end = read.as_ref().err().cloned();
+        if let Err(reason) = &read {
+            self.end_with(reason.clone());
+        }
         read
     }
 
@@ -250,7 +252,12 @@ impl JitDump {
     /// There is no room to read on: what it told stays, for the time until then.
     pub fn give_up(&mut self) {
         let bytes = self.held_bytes();
-        self.end.get_or_insert(Reason::TooLarge { what: "the jitdump".into(), bytes });
+        self.end_with(Reason::TooLarge { what: "the jitdump".into(), bytes });
+    }
+
+    /// Nothing more is read: nobody knows what code comes after that which was read. The first reason stays.
+    fn end_with(&mut self, reason: Reason) {
+        self.end.get_or_insert(reason);
         self.is_behind = false;
         self.be_deaf(self.last_ns);
     }
@@ -258,6 +265,11 @@ impl JitDump {
     /// Whether nothing more is read, for whatever reason.
     pub fn has_ended(&self) -> bool {
         self.end.is_some()
+    }
+
+    /// Why the reading failed, if it did; not if there was no room for more.
+    pub fn failure(&self) -> Option<&Reason> {
+        self.end.as_ref().filter(|reason| !matches!(reason, Reason::TooLarge { .. }))
     }
 
     /// Whether there was no room to tell all that it told of.

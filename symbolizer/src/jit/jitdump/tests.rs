@@ -154,6 +154,23 @@ fn a_code_that_is_left_out_takes_the_place_of_older_ones() {
 }
 
 #[test]
+fn behind_damage_no_code_keeps_its_name_and_nothing_is_awaited() {
+    let mut damaged = record(9, 30, &[]);
+    damaged[4] = 15;
+    let whole = [header(0), load(10, 0x1000, 0x20, 1, "a"), load(20, 0x2000, 0x20, 2, "b"), damaged].concat();
+    let mut dump = JitDump::default();
+    assert!(dump.read(&[whole.clone(), vec![0; 2 * CHUNK as usize]].concat(), CHUNK).is_err());
+    assert!(!dump.is_behind() && dump.has_ended());
+    assert_eq!(dump.failure(), Some(&Reason::CorruptJitDump));
+    let at = |time_ns| name(&dump, 0x1008, time_ns);
+    assert_eq!((at(15), at(20), at(99)), (Some("a".into()), None, None));
+    assert_eq!((dump.during(0x1008, 30, 40), dump.failure()), (None, Some(&Reason::CorruptJitDump)));
+    let mut full = read(&[load(10, 0x1000, 0x20, 1, "a")]);
+    full.give_up();
+    assert_eq!(full.failure(), None);
+}
+
+#[test]
 fn where_no_more_code_can_be_told_apart_nothing_new_has_a_name() {
     let mut dump = read(&[load(1, 0x10, 8, 1, "a")]);
     let space = &mut dump.space;
