@@ -17,8 +17,10 @@ use crate::sys::root::{Link, Root, RootId};
 
 /// Foreign file systems that are held at once; each takes two descriptors and keeps its mounts from going away.
 const MOST_FOREIGN: usize = 32;
-/// Processes that are remembered by what they see: a released file system is opened again through one of them.
+/// File systems of which processes are remembered that see them: a released one is opened again through one of these.
 const MOST_SEEN_BY: usize = 4_096;
+/// Processes that are remembered of each, as most of them may have ended.
+const MOST_WITNESSES: usize = 4;
 /// Debug files by build id: the name says nothing but what it must hold, so ours are as good as the target's.
 const BY_BUILD_ID: &str = "/usr/lib/debug/.build-id";
 
@@ -37,8 +39,8 @@ pub(crate) struct Roots {
     own: Option<RootId>,
     ours: Option<Arc<Root>>,
     foreign: Arc<Mutex<Foreign>>,
-    /// The process that was last found to see it.
-    seen_by: Arc<Mutex<FxHashMap<RootId, u32>>>,
+    /// Processes that were found to see it, the last one at the end.
+    seen_by: Arc<Mutex<FxHashMap<RootId, VecDeque<u32>>>>,
     opener: Opener,
 }
 
@@ -83,12 +85,26 @@ impl Roots {
         if self.held(id).is_none() && self.hold(id, pid).is_none() {
             return RootView::Ours;
         }
+        self.remember(id, pid);
+        RootView::Foreign(id)
+    }
+
+    /// Where there are enough already, those that have ended make room; else the last one, so that the first ones stay: a server is met
+    /// before what is started in its container for a moment.
+    fn remember(&self, id: RootId, pid: u32) {
         let mut seen_by = self.seen_by();
         if seen_by.len() >= MOST_SEEN_BY {
             seen_by.clear();
         }
-        seen_by.insert(id, pid);
-        RootView::Foreign(id)
+        let witnesses = seen_by.entry(id).or_default();
+        if witnesses.contains(&pid) {
+            return;
+        }
+        if witnesses.len() >= MOST_WITNESSES {
+            witnesses.retain(|&pid| RootId::of(pid).is_ok_and(|seen| seen == id));
+            witnesses.truncate(MOST_WITNESSES - 1);
+        }
+        witnesses.push_back(pid);
     }
 
     /// The same at this moment, which stay open when they are released here.
@@ -141,12 +157,12 @@ impl Roots {
     /// A root that was released for others is opened again as long as a process sees it.
     fn get(&self, id: RootId) -> Option<Arc<Root>> {
         self.held(id).or_else(|| {
-            let pid = self.seen_by().get(&id).copied()?;
-            self.hold(id, pid)
+            let witnesses = self.seen_by().get(&id)?.clone();
+            witnesses.iter().rev().find_map(|&pid| self.hold(id, pid))
         })
     }
 
-    fn seen_by(&self) -> MutexGuard<'_, FxHashMap<RootId, u32>> {
+    fn seen_by(&self) -> MutexGuard<'_, FxHashMap<RootId, VecDeque<u32>>> {
         self.seen_by.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -187,7 +203,11 @@ pub(crate) mod tests {
 
     /// A process in a mount namespace of its own; none where that is not permitted.
     pub(crate) fn container(roots: &Roots) -> Option<(Child, RootView)> {
-        let mut child = Command::new("unshare").args(["--mount", "sleep", "60"]).spawn().ok()?;
+        container_of(roots, &["sleep", "60"])
+    }
+
+    fn container_of(roots: &Roots, command: &[&str]) -> Option<(Child, RootView)> {
+        let mut child = Command::new("unshare").arg("--mount").args(command).spawn().ok()?;
         let until = Instant::now() + Duration::from_secs(20);
         loop {
             let view = roots.of(child.id());
@@ -223,5 +243,34 @@ pub(crate) mod tests {
             let _ = child.kill();
             let _ = child.wait();
         }
+    }
+
+    /// A server is met, then many that are started beside it and end.
+    #[test]
+    #[allow(clippy::print_stderr, reason = "it says why it skips")]
+    fn what_short_processes_saw_last_is_opened_through_the_server() {
+        const SERVER: &str = "i=0; while [ $i -lt 9 ]; do sleep 60 & i=$((i+1)); done; exec sleep 60";
+        let roots = Roots::default();
+        let Some((mut server, view)) = container_of(&roots, &["sh", "-c", SERVER]) else {
+            return eprintln!("skipped: this machine does not let namespaces be made");
+        };
+        let children = format!("/proc/{0}/task/{0}/children", server.id());
+        let until = Instant::now() + Duration::from_secs(20);
+        let children = loop {
+            let children = std::fs::read_to_string(&children).unwrap_or_default();
+            let children: Vec<u32> = children.split_whitespace().filter_map(|pid| pid.parse().ok()).collect();
+            if children.len() == 9 || Instant::now() > until {
+                break children;
+            }
+            std::thread::sleep(Duration::from_millis(2));
+        };
+        assert_eq!(children.len(), 9);
+        assert!(children.iter().all(|pid| roots.of(*pid) == view));
+        children.iter().for_each(|pid| drop(Command::new("kill").args(["-9", &pid.to_string()]).status()));
+        roots.release(&FxHashSet::from_iter([view]));
+        let opened = roots.open(view, Path::new("/bin/sh"), Link::Follow);
+        let _ = server.kill();
+        let _ = server.wait();
+        assert!(opened.is_ok(), "{opened:?}");
     }
 }

@@ -250,7 +250,7 @@ fn what_changed_between_two_profiles_is_told() -> Result<()> {
     ensure!(work["is_changed"] == true && work["new_share"] == 0.0, "{work}");
     ensure!(
         work["change_high"].as_f64() < Some(0.0)
-            && work["change"] == work["old_share"].as_f64().map(|share| -share),
+            && work["change"].as_f64() == work["old_share"].as_f64().map(|share| -share),
         "{work}"
     );
     let total = compare(&new, &["--total", "--top", "0"])?;

@@ -113,46 +113,52 @@ fn objcopy(words: &[&Path]) -> Result<()> {
     run(Command::new("objcopy").args(words))?.expect_status(0).map(drop)
 }
 
-/// Root can still open a file that has no name; others cannot.
+/// The program itself can be opened through its process by anyone who may profile it, a library that has no name by root alone. A program
+/// that the dynamic loader was asked to run is mapped as libraries are.
 #[test]
-fn a_deleted_program_says_when_it_could_have_been_read() -> Result<()> {
-    if !is_root() {
-        eprintln!("skipped: becoming another user needs root");
+fn a_deleted_file_says_when_it_could_have_been_read() -> Result<()> {
+    const LOADER: &str = "/lib64/ld-linux-x86-64.so.2";
+    if !is_root() || !Path::new(LOADER).exists() {
+        eprintln!("skipped: becoming another user needs root, and loading a program as a library {LOADER}");
         return Ok(());
     }
-    let sweetspot = at_1_khz().unprivileged()?;
-    let copy = sweetspot.copy_for_all(&program("mix_unstripped")?)?;
-    let target = Command::new(NOBODY[0])
-        .args(&NOBODY[1..])
-        .arg(&copy)
-        .args(["--cpu", "60", "--out", "/dev/null"])
-        .spawn()
-        .map(tests::guards::Running)?;
-    tests::run::wait_until("the program to run", || {
-        let runs = fs::read_link(format!("/proc/{}/exe", target.id())).is_ok_and(|exe| exe == copy);
-        runs && cpu_s(target.id()).is_ok_and(|used| used > 0.05)
-    })?;
-    fs::remove_file(&copy)?;
-    let words = ["-o", &sweetspot.file("p.pb.gz"), "--duration", "1s", &target.id().to_string()];
-    let ended = run(&mut sweetspot.command("attach", &words))?;
-    if ended.status == 77 {
-        eprintln!("skipped: only root may profile here");
-        return Ok(());
+    for (loader, is_named) in [(None, true), (Some(LOADER), false)] {
+        let sweetspot = at_1_khz().unprivileged()?;
+        let copy = sweetspot.copy_for_all(&program("mix_unstripped")?)?;
+        let target = Command::new(NOBODY[0])
+            .args(&NOBODY[1..])
+            .args(loader)
+            .arg(&copy)
+            .args(["--cpu", "60", "--out", "/dev/null"])
+            .spawn()
+            .map(tests::guards::Running)?;
+        tests::run::wait_until("the program to run", || {
+            let maps = fs::read_to_string(format!("/proc/{}/maps", target.id())).unwrap_or_default();
+            maps.contains(&*copy.to_string_lossy()) && cpu_s(target.id()).is_ok_and(|used| used > 0.05)
+        })?;
+        fs::remove_file(&copy)?;
+        let words = ["-o", &sweetspot.file("p.pb.gz"), "--duration", "1s", &target.id().to_string()];
+        let ended = run(&mut sweetspot.command("attach", &words))?;
+        if ended.status == 77 {
+            eprintln!("skipped: only root may profile here");
+            return Ok(());
+        }
+        ended.expect_status(0)?;
+        if is_named {
+            let named = unknown_json(&sweetspot)?;
+            ensure!(named["nameless_share"].as_f64().is_some_and(|share| share < 0.2), "{named:#}");
+            continue;
+        }
+        let name = copy.file_name().context("a name")?.to_string_lossy().into_owned();
+        let remedies = ["while the file is there", "CAP_CHECKPOINT_RESTORE"];
+        check(&sweetspot, &name, &["the file was deleted"], &remedies)?;
+        // With enough privilege it is opened all the same.
+        let as_root = at_1_khz();
+        let words = ["-o", &as_root.file("p.pb.gz"), "--duration", "1s", &target.id().to_string()];
+        run(&mut as_root.command("attach", &words))?.expect_status(0)?;
+        let named = unknown_json(&as_root)?;
+        ensure!(named["nameless_share"].as_f64().is_some_and(|share| share < 0.2), "{named:#}");
     }
-    ended.expect_status(0)?;
-    let name = copy.file_name().context("a name")?.to_string_lossy().into_owned();
-    check(
-        &sweetspot,
-        &name,
-        &["the file was deleted"],
-        &["while the file is there", "CAP_CHECKPOINT_RESTORE"],
-    )?;
-    // With enough privilege it is opened all the same.
-    let as_root = at_1_khz();
-    let words = ["-o", &as_root.file("p.pb.gz"), "--duration", "1s", &target.id().to_string()];
-    run(&mut as_root.command("attach", &words))?.expect_status(0)?;
-    let named = unknown_json(&as_root)?;
-    ensure!(named["nameless_share"].as_f64().is_some_and(|share| share < 0.2), "{named:#}");
     Ok(())
 }
 

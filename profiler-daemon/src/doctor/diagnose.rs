@@ -371,9 +371,9 @@ fn processes(facts: &HostFacts) -> Check {
 fn map_files(facts: &HostFacts) -> Check {
     const NAME: &str = "/proc/PID/map_files";
     if facts.rights.map_files {
-        return ok(NAME, "readable: programs that were deleted or replaced keep their names");
+        return ok(NAME, "readable: libraries that were deleted or replaced keep their names");
     }
-    let finding = "not readable: programs that were deleted or replaced have no names";
+    let finding = "not readable: libraries that were deleted or replaced while they run have no names";
     warn(NAME, finding, Some(grant()))
 }
 

@@ -14,7 +14,7 @@ use crate::objects::names::{About, FoundFunctions, KeptNames, NameRoom, Naming};
 use crate::objects::target_file::TargetFile;
 
 /// Of a longer perf map, the end is read: later lines count.
-const LENGTHS: Lengths = Lengths { piece: 64 << 20, whole: 1 << 30 };
+const LENGTHS: Lengths = Lengths { piece: 64 << 20, whole: 256 << 20 };
 /// Of a line that begins in one piece and ends in others, so much is kept (bytes): more than of any name.
 const LONGEST_LINE: usize = 1 << 16;
 /// So much before the end of what was read tells whether a perf map has grown, or was written anew (bytes).

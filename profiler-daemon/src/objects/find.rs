@@ -33,7 +33,8 @@ pub(super) fn find_mapped(mapped: &Mapped, view: RootView, roots: &Roots) -> Res
         Err(error) if error.kind() == io::ErrorKind::NotFound => Missing::Deleted,
         Err(error) => Missing::NotOpened(error.to_string()),
     };
-    open_through_mapping(mapped).map(|file| (file, Way::Process)).map_err(|_| found)
+    let through_process = open_through_mapping(mapped).or_else(|_| open_executed(mapped));
+    through_process.map(|file| (file, Way::Process)).map_err(|_| found)
 }
 
 /// The process still holds what it mapped; with enough privilege it can be opened from there.
@@ -43,6 +44,13 @@ pub(super) fn open_through_mapping(mapped: &Mapped) -> io::Result<File> {
         Path::new(&format!("/proc/{}/map_files/{:x}-{end:x}", mapped.pid, mapped.start)),
         Link::Follow,
     )
+}
+
+/// The program that a process executes, if that is the file: it is given to whoever may attach to the process, and needs no privilege beyond.
+fn open_executed(mapped: &Mapped) -> io::Result<File> {
+    let file = open_regular(Path::new(&format!("/proc/{}/exe", mapped.pid)), Link::Follow)?;
+    let is_it = mapped.file.inode != 0 && is_mapped_file(&file, mapped);
+    if is_it { Ok(file) } else { Err(io::ErrorKind::NotFound.into()) }
 }
 
 /// The path that a mapped file has or had.

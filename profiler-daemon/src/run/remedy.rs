@@ -138,7 +138,7 @@ pub(super) fn no_time() -> Unknown {
 pub(super) fn missing(missing: &Missing) -> Unknown {
     let remedy = match missing {
         Missing::Deleted => {
-            "profile while the file is there, or with CAP_CHECKPOINT_RESTORE (as root): the kernel then hands it out"
+            "profile while the file is there, or with CAP_CHECKPOINT_RESTORE (as root): the kernel then hands out libraries, too"
         }
         Missing::Replaced | Missing::Overwritten => {
             "start the program again, so that it runs the file that is there"
