@@ -131,7 +131,7 @@ fn admit(api: &Api, request: &Request) -> Result<Option<OwnedSemaphorePermit>, P
     if needs == Needs::Nothing {
         return Ok(None);
     }
-    let permit = Arc::clone(&force.requests).try_acquire_owned();
+    let permit = Arc::clone(force.slots.of(request.uri().path())).try_acquire_owned();
     permit.map(Some).map_err(|_| {
         let most = force.settings.limits.requests;
         Problem::busy(format!("{most} requests are in progress; try again, or raise limits.requests"))
