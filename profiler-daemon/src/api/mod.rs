@@ -60,6 +60,8 @@ struct Api {
     counters: ApiCounters,
     force: RwLock<Arc<Force>>,
     renderings: Arc<Semaphore>,
+    /// A permit for each MiB of profiles that wait for their clients.
+    answers_mib: Arc<Semaphore>,
     reading_time: ReadingTime,
     unasked: Unasked,
 }
@@ -178,6 +180,7 @@ fn start_within(settings: &DaemonSettings, commands: CommandSender, bounds: ApiB
         counters: ApiCounters::default(),
         force: RwLock::new(Arc::new(force)),
         renderings: Arc::new(Semaphore::new(bounds.renderings)),
+        answers_mib: Arc::new(Semaphore::new(bounds.answers_mib)),
         reading_time: ReadingTime::default(),
         unasked: Unasked::default(),
     });
