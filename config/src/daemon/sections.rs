@@ -156,7 +156,8 @@ section! {
         /// folder, beside `store.bytes`, where they outlive a crash. Beyond it, the newest are dropped and
         /// counted.
         queue: Bytes = Bytes::new(64 << 20);
-        /// Most requests that are handled at a time; others have to try again.
+        /// Most requests for profiles, `attach` and `reload` that are handled at a time, and most of all others together;
+        /// more of either have to try again.
         requests: u32 = 16;
     }
 }

@@ -30,6 +30,8 @@ pub(crate) struct ApiBounds {
     pub(crate) connections_each: usize,
     /// Profiles that are read and written at a time: each takes a core and some hundred bytes for each stack.
     pub(crate) renderings: usize,
+    /// Memory of all profiles that wait until their clients have taken them (MiB); those of less than a MiB are not counted.
+    pub(crate) answers_mib: usize,
     /// Longest range of time.
     pub(crate) range: Duration,
     /// Longest time that a request may have something sampled, or watched.
@@ -57,6 +59,7 @@ impl Default for ApiBounds {
             connections: 64,
             connections_each: 16,
             renderings: 2,
+            answers_mib: 96,
             range: Duration::from_secs(31 * 86_400),
             seconds: Duration::from_secs(3600),
             repeated: 100,

@@ -60,6 +60,8 @@ struct Api {
     counters: ApiCounters,
     force: RwLock<Arc<Force>>,
     renderings: Arc<Semaphore>,
+    /// A permit for each MiB of profiles that wait for their clients.
+    answers_mib: Arc<Semaphore>,
     reading_time: ReadingTime,
     unasked: Unasked,
 }
@@ -75,7 +77,29 @@ struct Unasked {
 struct Force {
     settings: DaemonSettings,
     rules: AccessRules,
-    requests: Arc<Semaphore>,
+    slots: RequestSlots,
+}
+
+/// Permits of the requests that are handled at a time, `limits.requests` of each kind: those that may wait do not lock out
+/// those that say how the daemon is, or stop it.
+#[derive(Clone)]
+struct RequestSlots {
+    /// Of requests that may take minutes.
+    long: Arc<Semaphore>,
+    /// Of all others.
+    short: Arc<Semaphore>,
+}
+
+impl RequestSlots {
+    fn new(each: u32) -> Self {
+        let slots = || Arc::new(Semaphore::new(each as usize));
+        Self { long: slots(), short: slots() }
+    }
+
+    /// Those for requests of this path.
+    fn of(&self, path: &str) -> &Arc<Semaphore> {
+        if routes::is_long(path) { &self.long } else { &self.short }
+    }
 }
 
 impl Api {
@@ -95,10 +119,10 @@ impl Api {
             return Ok(());
         }
         let rules = old.rules.renewed(listen)?;
-        let (settings, requests) = (old.settings.clone(), Arc::clone(&old.requests));
+        let (settings, slots) = (old.settings.clone(), old.slots.clone());
         let mut force = self.force.write().unwrap_or_else(PoisonError::into_inner);
         if Arc::ptr_eq(&force, &old) {
-            *force = Arc::new(Force { settings, rules, requests }); // no other settings have come meanwhile
+            *force = Arc::new(Force { settings, rules, slots }); // no other settings have come meanwhile
         }
         Ok(())
     }
@@ -123,8 +147,8 @@ pub(crate) fn problems(settings: &DaemonSettings) -> (Vec<anyhow::Error>, Vec<St
 
 impl Force {
     fn new(settings: &DaemonSettings) -> Result<Self> {
-        let requests = Arc::new(Semaphore::new(settings.limits.requests as usize));
-        Ok(Self { settings: settings.clone(), rules: AccessRules::read(&settings.listen)?, requests })
+        let slots = RequestSlots::new(settings.limits.requests);
+        Ok(Self { settings: settings.clone(), rules: AccessRules::read(&settings.listen)?, slots })
     }
 }
 
@@ -156,6 +180,7 @@ fn start_within(settings: &DaemonSettings, commands: CommandSender, bounds: ApiB
         counters: ApiCounters::default(),
         force: RwLock::new(Arc::new(force)),
         renderings: Arc::new(Semaphore::new(bounds.renderings)),
+        answers_mib: Arc::new(Semaphore::new(bounds.answers_mib)),
         reading_time: ReadingTime::default(),
         unasked: Unasked::default(),
     });

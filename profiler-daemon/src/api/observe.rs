@@ -15,7 +15,7 @@ use axum::http::header::{CACHE_CONTROL, CONNECTION, X_CONTENT_TYPE_OPTIONS};
 use axum::http::{HeaderValue, Response, StatusCode};
 use axum::middleware::Next;
 use http_body::{Body as HttpBody, Frame, SizeHint};
-use tokio::sync::OwnedSemaphorePermit;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::connection_slots::ConnectionSlot;
 use super::guard::{self, Needs, Requester};
@@ -116,7 +116,11 @@ pub(super) async fn observe(State(api): State<Arc<Api>>, request: Request, next:
     if let Some(deadline) = &deadline {
         deadline.allow(api.bounds.taking);
     }
-    let held = Held { _permit: permit, rest: deadline.map(|deadline| (deadline, api.bounds.rest)) };
+    let held = Held {
+        _permit: permit,
+        _room: response.extensions_mut().remove(),
+        rest: deadline.map(|deadline| (deadline, api.bounds.rest)),
+    };
     response.map(|body| Body::new(HeldBody { body, left: Bytes::new(), _held: held }))
 }
 
@@ -131,7 +135,7 @@ fn admit(api: &Api, request: &Request) -> Result<Option<OwnedSemaphorePermit>, P
     if needs == Needs::Nothing {
         return Ok(None);
     }
-    let permit = Arc::clone(&force.requests).try_acquire_owned();
+    let permit = Arc::clone(force.slots.of(request.uri().path())).try_acquire_owned();
     permit.map(Some).map_err(|_| {
         let most = force.settings.limits.requests;
         Problem::busy(format!("{most} requests are in progress; try again, or raise limits.requests"))
@@ -153,9 +157,37 @@ async fn unpanicked(counters: &ApiCounters, answer: impl Future<Output = Respons
     Problem::internal("internal error while the request was handled; see sweetspot's log").into_response()
 }
 
+/// The room of an answer in memory, until its client has taken it. Dropped, it is free again.
+#[derive(Clone, Debug)]
+pub(super) struct AnswerRoom {
+    /// None of an answer of less than a MiB.
+    _permits: Option<Arc<OwnedSemaphorePermit>>,
+}
+
+impl AnswerRoom {
+    /// Room for an answer of this length (bytes), of which a permit is a MiB.
+    ///
+    /// # Errors
+    ///
+    /// If those that wait for their clients leave none.
+    pub(super) fn of(all_mib: &Arc<Semaphore>, length: usize) -> Result<Self, Problem> {
+        let mib = u32::try_from(length >> 20).unwrap_or(u32::MAX);
+        if mib == 0 {
+            return Ok(Self { _permits: None });
+        }
+        let permits = Arc::clone(all_mib).try_acquire_many_owned(mib).map_err(|_| {
+            Problem::busy(format!(
+                "other clients have not taken their profiles yet, and this one has {mib} MiB; try again, or request a shorter range"
+            ))
+        })?;
+        Ok(Self { _permits: Some(Arc::new(permits)) })
+    }
+}
+
 /// What an answer holds until the client has taken it.
 struct Held {
     _permit: Option<OwnedSemaphorePermit>,
+    _room: Option<AnswerRoom>,
     rest: Option<(Deadline, std::time::Duration)>,
 }
 
@@ -231,7 +263,7 @@ mod tests {
     #[test]
     fn a_long_answer_goes_out_in_pieces() {
         let text: Vec<u8> = (0..3 * PIECE + 5).map(|at| at as u8).collect();
-        let held = Held { _permit: None, rest: None };
+        let held = Held { _permit: None, _room: None, rest: None };
         let mut body = HeldBody { body: Body::from(text.clone()), left: Bytes::new(), _held: held };
         let (mut whole, mut pieces) = (Vec::new(), 0);
         while !body.is_end_stream() {

@@ -250,7 +250,17 @@ pub(super) fn needs(path: &str) -> Needs {
     ROUTES.iter().find(|route| route.path == path).map_or(Needs::Token, Route::needs)
 }
 
+/// Whether requests for this path may take minutes: they wait for samples, names, the store or other settings.
+pub(super) fn is_long(path: &str) -> bool {
+    ROUTES.iter().any(|route| route.path == path && route.is_long())
+}
+
 impl Route {
+    fn is_long(&self) -> bool {
+        use Operation::{Attach, PprofProfile, Profile, Reload};
+        matches!(self.operation, Profile | PprofProfile | Attach | Reload)
+    }
+
     /// What a request over the network has to show.
     pub(super) fn needs(&self) -> Needs {
         match self.operation {

@@ -4,10 +4,11 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
+use rustc_hash::FxHashMap;
 use serde::de::{MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 
-use super::names::{Container, ContainerLabels, ContainerNames, Pod, text};
+use super::names::{Container, ContainerLabels, ContainerNames, MAX_CONTAINERS, Pod, text};
 
 /// The list of all containers, also of those that are about to start.
 pub(super) const LIST: &str = "/containers/json?all=true";
@@ -86,12 +87,20 @@ impl<'de> Visitor<'de> for ListVisitor {
     }
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<ContainerNames, A::Error> {
-        let mut names = ContainerNames::default();
+        let (mut names, mut holders) = (ContainerNames::default(), FxHashMap::default());
         while let Some(one) = list.next_element::<Listed>()? {
-            if !one.has_ended() {
-                names.insert(one.id.as_bytes(), one.container());
+            if one.has_ended() {
+                continue;
             }
+            let container = one.container();
+            if let Some(pod) = container.pod.as_ref().filter(|pod| one.is_holder() && !pod.uid.is_empty())
+                && holders.len() < MAX_CONTAINERS
+            {
+                holders.insert(pod.uid.clone(), Arc::clone(pod));
+            }
+            names.insert(one.id.as_bytes(), container);
         }
+        names.share_pods(&holders);
         Ok(names)
     }
 }
@@ -120,6 +129,11 @@ impl Listed {
     fn container(&self) -> Container {
         let image = self.image.as_ref().and_then(|image| text(image.as_bytes()));
         Container { name: self.name(), image, pod: self.pod().map(Arc::new) }
+    }
+
+    /// Whether it only holds a pod together. It alone has the pod's labels: the kubelet gives others none but its own.
+    fn is_holder(&self) -> bool {
+        self.label(CONTAINER_NAME) == Some(HOLDER)
     }
 
     fn has_ended(&self) -> bool {
@@ -172,6 +186,40 @@ mod tests {
         let pod = get("4").pod.as_ref().unwrap();
         assert_eq!([&*pod.namespace, &pod.name, &pod.uid], ["shop", "cart-0", "u"]);
         assert_eq!((get("4").name.as_deref(), get("5").name.as_deref()), (Some("server"), None));
+    }
+
+    /// Docker's containers of Kubernetes: only the one that holds the pod together has the pod's own labels.
+    #[test]
+    fn a_container_has_the_labels_of_the_one_that_holds_its_pod_together() {
+        let entry = |digit: &str, uid: &str, container: &str, state: &str, labels: &str| {
+            format!(
+                r#"{{"Id": "{}", "State": "{state}", "Labels": {{"io.kubernetes.pod.name": "cart-7d9f8b6c5-x2v4k",
+                "io.kubernetes.pod.namespace": "shop", "io.kubernetes.pod.uid": "{uid}",
+                "io.kubernetes.container.name": "{container}"{labels}}}}}"#,
+                id(digit)
+            )
+        };
+        let own = r#", "app": "cart", "pod-template-hash": "7d9f8b6c5""#;
+        let body = [
+            entry("1", "u1", "server", "running", ""),
+            entry("2", "u1", "POD", "exited", r#", "app": "old""#),
+            entry("3", "u1", "POD", "running", own),
+            entry("4", "u1", "proxy", "running", ""),
+            entry("5", "u2", "server", "running", r#", "app": "other""#),
+            entry("6", "", "server", "running", ""),
+            entry("7", "", "POD", "running", own),
+        ]
+        .join(",");
+        let names = names(format!("[{body}]").as_bytes()).unwrap();
+        let pod = |digit| names.get(&id(digit)).unwrap().pod.as_ref().unwrap();
+        let app = |digit| pod(digit).labels.get("app").map(String::as_str);
+        assert_eq!(
+            ["1", "3", "4", "5", "6"].map(app),
+            [Some("cart"), Some("cart"), Some("cart"), Some("other"), None]
+        );
+        assert_eq!(names.get(&id("4")).unwrap().name.as_deref(), Some("proxy"));
+        assert_eq!(pod("1").workload.kind, crate::containers::workload::WorkloadKind::Deployment);
+        assert!(Arc::ptr_eq(pod("1"), pod("4")));
     }
 
     #[test]

@@ -122,6 +122,16 @@ impl ContainerNames {
         }
     }
 
+    /// Gives containers the pod of `holders` that has their pod's UID.
+    pub(super) fn share_pods(&mut self, holders: &FxHashMap<String, Arc<Pod>>) {
+        for container in self.by_id.values_mut() {
+            let holder = container.pod.as_ref().and_then(|pod| holders.get(&pod.uid));
+            if let Some((holder, container)) = holder.cloned().zip(Arc::get_mut(container)) {
+                container.pod = Some(holder);
+            }
+        }
+    }
+
     /// Adds what another runtime, or an earlier answer, says of containers that are not known yet.
     pub(crate) fn add(&mut self, id: Arc<str>, container: Arc<Container>) {
         if self.by_id.contains_key(&id) {

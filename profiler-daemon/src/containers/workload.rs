@@ -10,8 +10,9 @@ const RANDOM: &str = "bcdfghjklmnpqrstvwxz2456789";
 const POD_SUFFIX: std::ops::RangeInclusive<usize> = 5..=5;
 /// Of them, the hash of a replica set's template has so many.
 const TEMPLATE_HASH: std::ops::RangeInclusive<usize> = 6..=10;
-/// A cron job's jobs end in the minute that they were due: digits, at least so many.
-const CRON_DIGITS: usize = 8;
+/// A cron job's jobs end in the minute that they were due, counted since 1970: in the years 2015 to 2084. Dates such as
+/// 20261122 are less.
+const CRON_MINUTES: std::ops::RangeInclusive<u64> = 24_000_000..=60_000_000;
 
 /// What kind of controller a workload has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,13 +56,12 @@ impl PodWorkload {
             return found(WorkloadKind::Deployment, name);
         }
         if let Some(job) = label("batch.kubernetes.io/job-name").or_else(|| label("job-name")) {
-            let cron_job = cut_digits(job, CRON_DIGITS);
-            return cron_job
+            return cut_minute(job)
                 .map_or_else(|| found(WorkloadKind::Job, job), |name| found(WorkloadKind::CronJob, name));
         }
         let is_numbered = labels.contains_key("statefulset.kubernetes.io/pod-name")
             || labels.contains_key("apps.kubernetes.io/pod-index");
-        if let Some(name) = cut_digits(pod, 1).filter(|_| is_numbered) {
+        if let Some(name) = cut_digits(pod).filter(|_| is_numbered) {
             return found(WorkloadKind::StatefulSet, name);
         }
         let is_of_daemon_set = label("controller-revision-hash").is_some();
@@ -83,7 +83,7 @@ fn of_deployment<'p>(pod: &'p str, hash: &str) -> Option<&'p str> {
 fn by_name(pod: &str) -> &str {
     match cut_random(pod, POD_SUFFIX) {
         Some(name) => cut_random(name, TEMPLATE_HASH).unwrap_or(name),
-        None => cut_digits(pod, 1).unwrap_or(pod),
+        None => cut_digits(pod).unwrap_or(pod),
     }
 }
 
@@ -93,10 +93,16 @@ fn cut_random(name: &str, lengths: std::ops::RangeInclusive<usize>) -> Option<&s
     (is_random && !begin.is_empty()).then_some(begin)
 }
 
-fn cut_digits(name: &str, least: usize) -> Option<&str> {
+fn cut_digits(name: &str) -> Option<&str> {
     let (begin, suffix) = name.rsplit_once('-')?;
-    let is_number = suffix.len() >= least && suffix.bytes().all(|byte| byte.is_ascii_digit());
+    let is_number = !suffix.is_empty() && suffix.bytes().all(|byte| byte.is_ascii_digit());
     (is_number && !begin.is_empty()).then_some(begin)
+}
+
+fn cut_minute(job: &str) -> Option<&str> {
+    let begin = cut_digits(job)?;
+    let minute: u64 = job.rsplit_once('-')?.1.parse().ok()?;
+    CRON_MINUTES.contains(&minute).then_some(begin)
 }
 
 #[cfg(test)]
@@ -123,6 +129,20 @@ mod tests {
         assert_eq!(of("import-x2v4k", &[("job-name", "import")]), (WorkloadKind::Job, "import".to_owned()));
         let due = [("batch.kubernetes.io/job-name", "backup-29384750")];
         assert_eq!(of("backup-29384750-x2v4k", &due), (WorkloadKind::CronJob, "backup".to_owned()));
+    }
+
+    #[test]
+    fn a_job_that_ends_in_a_date_or_another_number_is_no_cron_job() {
+        for job in
+            ["import-20261122", "import-202611220930", "import-99999999999999999999999", "import-60000001"]
+        {
+            let pod = format!("{job}-x2v4k");
+            assert_eq!(of(&pod, &[("job-name", job)]), (WorkloadKind::Job, job.to_owned()));
+        }
+        for due in ["24000000", "60000000"] {
+            let job = format!("import-{due}");
+            assert_eq!(of("a", &[("job-name", &job)]), (WorkloadKind::CronJob, "import".to_owned()));
+        }
     }
 
     #[test]

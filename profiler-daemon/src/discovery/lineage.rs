@@ -126,6 +126,7 @@ impl Processes {
             (None, Some(at)) if belongs => self.target_in(pid, at, terms),
             _ => target,
         };
+        target.into_iter().for_each(|id| terms.table.claim(id));
         if target.is_some()
             && let Some(mut subject) = self.subject(pid)
         {

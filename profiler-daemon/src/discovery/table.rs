@@ -85,6 +85,8 @@ pub(super) struct TargetEntry {
     cpu_ticks: u64,
     /// Since when it has had no process (ns).
     empty_since_ns: Option<u64>,
+    /// Whether this scan found that a process belongs to it, which may not have entered it yet.
+    is_claimed: bool,
 }
 
 /// All targets.
@@ -168,6 +170,7 @@ impl TargetTable {
             is_dropped: false,
             cpu_ticks: 0,
             empty_since_ns: None,
+            is_claimed: true,
         };
         self.entries.insert(id, entry);
         self.appeared.push(id);
@@ -185,8 +188,14 @@ impl TargetTable {
     ) -> TargetId {
         let key = (section, instance.key.clone());
         match self.by_instance.get(&key) {
-            Some(&id) => id,
+            Some(&id) => {
+                self.claim(id);
+                id
+            }
             None if self.by_instance.len() < MAX_INSTANCES => {
+                // A pod of a stateful set that is made anew keeps its name.
+                let ended = self.ended(section, &instance.text);
+                ended.into_iter().for_each(|id| self.remove(id));
                 let is_asked = self.entries.get(&own).is_some_and(|own| own.is_asked);
                 self.add(section, settings, is_asked, Some((own, instance)))
             }
@@ -194,6 +203,24 @@ impl TargetTable {
                 self.is_full = true;
                 own
             }
+        }
+    }
+
+    /// The target of an instance of this text that no process belongs to any more.
+    fn ended(&self, section: SectionId, text: &str) -> Option<TargetId> {
+        let is_it = |entry: &TargetEntry| {
+            entry.section == section
+                && !entry.is_claimed
+                && entry.found.pids.is_empty()
+                && entry.instance.as_ref().is_some_and(|instance| instance.text == text)
+        };
+        self.entries.iter().find(|(_, entry)| is_it(entry)).map(|(id, _)| *id)
+    }
+
+    /// A process belongs to this target, and will enter it before the scan is over.
+    pub(super) fn claim(&mut self, id: TargetId) {
+        if let Some(entry) = self.entries.get_mut(&id) {
+            entry.is_claimed = true;
         }
     }
 
@@ -310,6 +337,7 @@ impl TargetTable {
             }
         }
         self.renewed.clear();
+        self.entries.values_mut().for_each(|entry| entry.is_claimed = false);
         let over = |entry: &TargetEntry| {
             let empty_ns = entry.empty_since_ns.map_or(0, |since_ns| now_ns.saturating_sub(since_ns));
             entry.instance.is_some() && empty_ns > LINGER_NS

@@ -222,7 +222,7 @@ pub(crate) struct HostStatus {
     pub(crate) housekeeping_cpu_s: f64,
     /// CPU time that all programs of the host but this one have used since it began (s).
     pub(crate) busy_cpu_s: f64,
-    /// The part of it that the targets together used, never more than that (s).
+    /// CPU time that all targets together have used since it began (s).
     pub(crate) targets_cpu_s: f64,
 }
 

@@ -28,7 +28,7 @@ window = {{ . | toJson }}
 {{- end }}
 
 [listen]
-tcp = "0.0.0.0:{{ .Values.listen.port | int }}"
+tcp = "{{ .Values.listen.address }}:{{ .Values.listen.port | int }}"
 token_file = "/etc/sweetspot-token/token"
 {{- with .Values.listen.metricsTokenKey }}
 metrics_token_file = "/etc/sweetspot-token/{{ . }}"

@@ -12,6 +12,7 @@ use tokio::time::timeout;
 
 use super::reading::render;
 use super::{Answer, Call, content, no_answer_within};
+use crate::api::observe::AnswerRoom;
 use crate::api::problem::Problem;
 use crate::api::routes::{FORMAT, FROM, LABEL, SECONDS, TARGET, TO};
 use crate::service::command::{DaemonCommand, Flush};
@@ -102,7 +103,9 @@ async fn answer(call: &Call<'_>, time: ProfileTime, format: &'static Format) -> 
     let query = Query { range, targets, labels };
     call.allow(call.api.bounds.rendering);
     let body = render(call.api, query, format).await?;
+    let room = AnswerRoom::of(&call.api.answers_mib, body.len())?;
     let mut response = content(format.media_type, body);
+    response.extensions_mut().insert(room);
     let headers = response.headers_mut();
     if format.has_script {
         headers.insert(CONTENT_SECURITY_POLICY, HeaderValue::from_static(POLICY));

@@ -13,6 +13,7 @@ use nix::errno::Errno;
 use nix::sys::socket::{self, AddressFamily, SockFlag, SockType, UnixAddr};
 use nix::unistd::{Gid, Group, geteuid, getgroups};
 
+use crate::failure::Failure;
 use crate::sys::peer::Peer;
 
 /// Who may use the socket. The kernel asks its mode when somebody connects, and we ask again who that was.
@@ -32,6 +33,11 @@ impl PeerRule {
     ///
     /// If there is no such group, unless it is the one that is in force without any settings.
     pub(super) fn of(settings: &ListenSettings) -> Result<Self> {
+        Self::for_user(settings, may_give)
+    }
+
+    /// The same for a user who may give a file to the groups that `may_give` says.
+    fn for_user(settings: &ListenSettings, may_give: impl Fn(Gid) -> bool) -> Result<Self> {
         let name = &settings.group;
         let mode = settings.mode.bits();
         let is_default = *name == ListenSettings::default().group;
@@ -46,9 +52,10 @@ impl PeerRule {
                 "sweetspot is not in the group {name}: only this user and root can use the socket; \
                  run it as a member of the group"
             ))),
-            Some(_) => bail!(
+            Some(_) => Err(Failure::NotPermitted(format!(
                 "the socket cannot be given to the group {name}, which this user is not in; run as root, or write another listen.group"
-            ),
+            ))
+            .into()),
             None if is_default => Ok(alone(format!(
                 "there is no group {name}: only this user and root can use the socket; \
                  `groupadd --system {name}` and restart to give its members access"
@@ -196,4 +203,21 @@ fn try_connect(path: &Path) -> nix::Result<()> {
     let flags = SockFlag::SOCK_NONBLOCK | SockFlag::SOCK_CLOEXEC;
     let socket = socket::socket(AddressFamily::Unix, SockType::Stream, flags, None)?;
     socket::connect(socket.as_raw_fd(), &UnixAddr::new(path)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The daemon may run as another user than `check-config`, which only warns of it then.
+    #[test]
+    fn a_group_that_this_user_is_not_in_is_a_missing_permission() {
+        let settings = ListenSettings { group: "root".to_owned(), ..ListenSettings::default() };
+        let error = PeerRule::for_user(&settings, |_| false).unwrap_err();
+        assert!(matches!(error.downcast_ref(), Some(Failure::NotPermitted(_))), "{error:#}");
+        assert!(error.to_string().contains("the group root"), "{error:#}");
+        let settings = ListenSettings { group: "no such group".to_owned(), ..ListenSettings::default() };
+        let error = PeerRule::for_user(&settings, |_| false).unwrap_err();
+        assert!(error.downcast_ref::<Failure>().is_none(), "{error:#}");
+    }
 }

@@ -48,9 +48,7 @@ const FIGURES: &[MetricFigure<Status>] = &[
     counter("host_busy_cpu_seconds", "CPU time of all programs of the host but the daemon.", |s| {
         Some(s.host.busy_cpu_s)
     }),
-    counter("targets_cpu_seconds", "CPU time of all targets together; at most that of all programs.", |s| {
-        Some(s.host.targets_cpu_s)
-    }),
+    counter("targets_cpu_seconds", "CPU time of all targets together.", |s| Some(s.host.targets_cpu_s)),
     gauge("memory_resident_bytes", "Resident memory of the daemon and its symbolizer process.", |s| {
         Some(s.memory.resident_bytes as f64)
     }),

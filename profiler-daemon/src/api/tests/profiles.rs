@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use profile_files::FORMATS;
+use profile_files::store::{Now, RealDisk, Store, StoreTerms, TargetWindow};
 
 use super::*;
 
@@ -197,4 +198,52 @@ fn profiles_are_added_up_by_a_few_threads_and_all_who_ask_are_answered() {
             assert_eq!(client.join().unwrap(), "db;work 16000000\nweb;work 16000000\n");
         }
     });
+}
+
+/// Keeps a window of `RANGE` in the folder whose names take between one and two MiB.
+fn keep_long_window(folder: &Path) {
+    let mut profile = profile_files::testing::profile();
+    for function in &mut profile.functions {
+        function.name = format!("{}{}", function.name, "x".repeat(100_000));
+    }
+    let begin_unix_ns = 1_794_819_600_000_000_000; // 2026-11-16T09:00Z
+    (profile.run.start_unix_ns, profile.run.duration_s) = (begin_unix_ns, 60.0);
+    let ever = u64::MAX;
+    let terms = StoreTerms { age_ns: ever, bytes: 1 << 30, hourly_after_ns: ever, daily_after_ns: ever };
+    let mut store = Store::open(folder, terms, RealDisk).unwrap();
+    let (from_ns, to_ns) = (1_000_000_000, 61_000_000_000);
+    let now = Now { unix_ns: begin_unix_ns + 60_000_000_000, boot: "boot".to_owned(), monotonic_ns: to_ns };
+    let (target, boot) = ("web".to_owned(), "boot".to_owned());
+    let labels = std::collections::BTreeMap::new();
+    store
+        .write(&now, TargetWindow { target, labels, boot, from_ns, to_ns, begin_unix_ns }, &profile)
+        .unwrap();
+}
+
+/// Answers that wait for slow clients take no more memory than they may.
+#[test]
+fn a_long_profile_waits_until_others_have_been_taken() {
+    let bounds = ApiBounds { answers_mib: 1, ..ApiBounds::default() };
+    let daemon = Daemon::with(bounds, |settings, _| keep_long_window(&settings.store.folder));
+    let path = format!("/v1/profile?{RANGE}&format=folded");
+    let length = daemon.get(&path).body.len();
+    assert!((1 << 20..2 << 20).contains(&length), "{length}");
+    let mut slow = UnixStream::connect(daemon.socket()).unwrap();
+    slow.write_all(format!("GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n").as_bytes()).unwrap();
+    let api = Arc::clone(&daemon.server.as_ref().unwrap().api);
+    while api.answers_mib.available_permits() > 0 {
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    let refused = daemon.get(&path);
+    assert_eq!(refused.status, 429, "{}", refused.text());
+    assert!(refused.text().contains("1 MiB; try again"), "{}", refused.text());
+    assert_eq!(
+        daemon.get(&format!("/v1/profile?{RANGE}&format=pb.gz")).status,
+        200,
+        "a short one needs no room"
+    );
+    drop(slow);
+    while daemon.get(&path).status == 429 {
+        std::thread::sleep(Duration::from_millis(5));
+    }
 }

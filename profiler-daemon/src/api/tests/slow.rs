@@ -111,9 +111,8 @@ fn a_hundred_clients_at_once_are_all_answered() {
     assert_eq!(daemon.get("/v1/status").status, 200);
 }
 
-#[test]
-fn who_is_too_many_is_told_to_come_back_and_health_is_not_too_many() {
-    let daemon = Daemon::with(ApiBounds::default(), |settings, _| settings.limits.requests = 2);
+/// Two clients that wait for the profile of an hour.
+fn two_that_wait(daemon: &Daemon) -> Vec<UnixStream> {
     let waiting = "GET /v1/profile?seconds=3600 HTTP/1.1\r\nHost: localhost\r\n\r\n";
     let mut clients = Vec::new();
     for count in 1..=2 {
@@ -124,16 +123,33 @@ fn who_is_too_many_is_told_to_come_back_and_health_is_not_too_many() {
             std::thread::sleep(Duration::from_millis(5)); // until it is one of those that are answered
         }
     }
-    let refused = daemon.get("/v1/status");
+    clients
+}
+
+#[test]
+fn who_is_too_many_is_told_to_come_back_and_health_is_not_too_many() {
+    let daemon = Daemon::with(ApiBounds::default(), |settings, _| settings.limits.requests = 2);
+    let clients = two_that_wait(&daemon);
+    let another = "/v1/profile?seconds=0.1";
+    let refused = daemon.get(another);
     assert_eq!(refused.status, 429);
     assert!(refused.head.contains("retry-after: 1") && refused.text().contains("limits.requests"));
     assert_eq!(daemon.get("/healthz").status, 200);
     // Who leaves is waited for no more.
     drop(clients);
-    while daemon.get("/v1/status").status == 429 {
+    while daemon.get(another).status == 429 {
         std::thread::sleep(Duration::from_millis(5));
     }
-    assert_eq!(daemon.get("/v1/status").status, 200);
+}
+
+#[test]
+fn profiles_that_are_waited_for_keep_no_other_request_out() {
+    let daemon = Daemon::with(ApiBounds::default(), |settings, _| settings.limits.requests = 2);
+    let _clients = two_that_wait(&daemon);
+    for path in ["/metrics", "/v1/status", "/v1/targets", "/debug/pprof/"] {
+        assert_eq!(daemon.get(path).status, 200, "{path}");
+    }
+    assert_eq!(daemon.get("/debug/pprof/profile?seconds=1").status, 429);
 }
 
 /// A disk that takes its time: whoever opens one of its files waits until that is allowed. Dropped, it allows all of them.

@@ -53,6 +53,8 @@ pub(super) enum Unsent {
 pub(super) struct ExportSchedule {
     /// Failures since the backend last took or refused a window.
     failures: u32,
+    /// Whether the backend took or refused a window since its settings came into force: until then, no window is to blame.
+    has_answered: bool,
     /// Windows refused since one was taken.
     refusals: u32,
     /// Files that could not be read since one could.
@@ -85,6 +87,7 @@ impl ExportSchedule {
             Unsent::LeftOut => SendOutcome::LeftOut,
             Unsent::Refused(_) => {
                 self.unreadable = 0;
+                self.has_answered = true;
                 self.refused(now_ns);
                 SendOutcome::Refused
             }
@@ -101,7 +104,9 @@ impl ExportSchedule {
                 let is_new = file_to_send.failed_ns == 0
                     || now_ns.saturating_sub(file_to_send.failed_ns) >= ANOTHER_TURN_NS;
                 let fault = match *most_fault {
-                    SendFault::Blamed if !(is_new && self.is_well()) => SendFault::Possible,
+                    SendFault::Blamed if !(is_new && self.is_well() && self.has_answered) => {
+                        SendFault::Possible
+                    }
                     most => most,
                 };
                 if fault == SendFault::Blamed && file_to_send.blamed + 1 >= MOST_BLAMED {
@@ -116,6 +121,7 @@ impl ExportSchedule {
 
     /// A window was acknowledged.
     pub(super) fn taken(&mut self) {
+        self.has_answered = true;
         (self.failures, self.refusals, self.unreadable, self.next_ns) = (0, 0, 0, 0);
     }
 

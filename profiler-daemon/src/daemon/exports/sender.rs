@@ -158,10 +158,14 @@ impl Sender {
             self.catch_up();
             self.is_behind = false; // the other folder has a cursor of its own
         }
+        let are_same =
+            orders.plan.settings == self.orders.plan.settings && orders.folder == self.orders.folder;
         self.orders = orders;
         self.client = None;
         self.cursor = Cursor::of(&self.orders.folder, &self.name);
-        self.schedule.begin_anew();
+        if !are_same {
+            self.schedule.begin_anew();
+        }
         self.log_orders();
     }
 

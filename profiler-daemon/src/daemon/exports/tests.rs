@@ -47,6 +47,8 @@ pub(super) struct Simulated {
     schedule: ExportSchedule,
     /// What was sent, and when (s).
     attempts: Vec<(u64, PathBuf, bool)>,
+    /// Whether other settings come into force every minute.
+    is_reloaded: bool,
 }
 
 impl Simulated {
@@ -54,7 +56,7 @@ impl Simulated {
         let folder = TempDir::new().unwrap();
         let mut store = Store::open(folder.path(), terms(), RealDisk).unwrap();
         store.export(&now(0), &exports());
-        Self { folder, store, schedule: ExportSchedule::default(), attempts: Vec::new() }
+        Self { folder, store, schedule: ExportSchedule::default(), attempts: Vec::new(), is_reloaded: false }
     }
 
     pub(super) fn write(&mut self, target: &str, second: u64) {
@@ -73,6 +75,9 @@ impl Simulated {
         for second in 60..=minutes * 60 {
             if second % 60 == 0 {
                 targets.iter().for_each(|target| self.write(target, second));
+                if self.is_reloaded {
+                    self.schedule.begin_anew();
+                }
             }
             let now_ns = second * SECOND;
             // A second has room for some requests.
@@ -116,6 +121,25 @@ fn an_outage_loses_nothing_and_costs_few_attempts() {
     assert!((20..60).contains(&attempts), "{attempts}");
     let caught_up = simulated.attempts.iter().filter(|(second, ..)| (7_200..7_560).contains(second)).count();
     assert!(caught_up >= 220, "{caught_up}");
+}
+
+/// Each reload tries the oldest window anew: that says nothing of the window while the backend takes no other.
+#[test]
+fn reloads_during_an_outage_lose_nothing() {
+    let mut simulated = Simulated { is_reloaded: true, ..Simulated::new() };
+    let tally = simulated.run(30, &["web"], |_, _| failed(None, SendFault::Blamed));
+    assert_eq!((tally.refused, tally.dropped, tally.pending), (0, 0, 30));
+}
+
+/// Once the backend has taken a window, what it always fails with is given up, and keeps no other waiting meanwhile.
+#[test]
+fn what_is_poisonous_is_given_up_despite_reloads() {
+    let mut simulated = Simulated { is_reloaded: true, ..Simulated::new() };
+    let tally = simulated.run(60, &["db", "poison", "web"], |_, target| match target {
+        "poison" => failed(None, SendFault::Blamed),
+        _ => Ok(()),
+    });
+    assert!(tally.refused >= 20 && tally.pushed >= 2 * 58, "{tally:?}");
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! The status of a target, for requests.
 
-use profiler_core::rate::Account;
+use profiler_core::rate::{Account, RateController};
 
 use super::super::window_writer::StoredWindows;
 use super::{RecentDecisions, Watched};
@@ -28,7 +28,7 @@ impl Watched {
             reason: self.reason.clone(),
             ends_in_s: self.ends_ns.map(|ends_ns| ends_ns.saturating_sub(now_ns) as f64 * 1e-9),
             processes: self.processes.len(),
-            budget_ratio: self.sampling.budget.get(),
+            budget_ratio: budget_ratio(self.sampling.budget.get(), sampler.map(|engine| &engine.controller)),
             own_budget_ratio: self.sampling.budget.get(),
             totals: TargetTotals {
                 cpu_s: totals.cpu_ns as f64 * 1e-9,
@@ -45,7 +45,6 @@ impl Watched {
         };
         if let Some(sampled) = &self.sampled {
             status.sampling = sampling_status(&sampled.engine, sampled.engine.controller.account());
-            status.budget_ratio = sampled.engine.controller.granted_ratio();
             if !sampled.engine.notes.is_empty() {
                 status.reason = Some(sampled.engine.notes.join("; "));
             }
@@ -75,6 +74,12 @@ impl Watched {
     }
 }
 
+/// What everything that is spent on a target may take (ratio of CPU time): what its sampler was granted of the host's budget,
+/// whether it is its own or shared. Without one, what its settings say.
+fn budget_ratio(own: f64, sampler: Option<&RateController>) -> f64 {
+    sampler.map_or(own, RateController::granted_ratio)
+}
+
 /// The figures of a sampler, and those of the one target that `account` is for.
 fn sampling_status(engine: &Engine<RecentDecisions>, account: &Account) -> SamplingStatus {
     let cost = engine.controller.cost();
@@ -91,5 +96,21 @@ fn sampling_status(engine: &Engine<RecentDecisions>, account: &Account) -> Sampl
         slowdown_ratio: Some(account.last_10s_slowdown_ratio()),
         slowdown_worst_10s_ratio: Some(account.worst_10s_slowdown_ratio()),
         own_cpu_ratio: Some(account.last_10s_own_cpu_ratio()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use profiler_core::rate::{CostModel, RateSettings};
+
+    use super::*;
+
+    #[test]
+    fn the_budget_of_a_sampled_target_is_what_its_sampler_was_granted() {
+        let mut controller = RateController::new(RateSettings::default(), CostModel::default());
+        controller.grant(0.034);
+        let granted = controller.granted_ratio();
+        assert!((granted - 0.034).abs() < 1e-9, "{granted}");
+        assert_eq!((budget_ratio(0.01, Some(&controller)), budget_ratio(0.01, None)), (granted, 0.01));
     }
 }

@@ -148,3 +148,68 @@ fn a_container_that_has_ended_for_its_runtime_keeps_its_name_while_somebody_is_i
     watched.look();
     assert_eq!(watched.told.keys().collect::<Vec<_>>(), [&20, &21], "it was forgotten when it was empty");
 }
+
+/// A pod of a stateful set keeps its name when it is made anew, but not its UID.
+#[test]
+fn a_pod_that_restarts_under_its_name_is_called_as_before() {
+    let mut host = host();
+    let mut watched = named(&host, &[target("all", "everything = true\neach = \"pod\"")]);
+    assert_eq!(watched.target_of(23), Some("all:data:db-0"));
+    let before = watched.id("all:data:db-0");
+    host.end(23);
+    watched.look();
+    host.start(24, Made::program("server", 1).within(&group(4, 15)));
+    let labels = [("apps.kubernetes.io/pod-index", "0")];
+    let again = Said {
+        id: id(15),
+        name: "server",
+        image: "reg:5000/db:9",
+        pod: "db-0",
+        namespace: "data",
+        uid: format!("{UID}4"),
+        labels: &labels,
+    };
+    watched.discovery.name_containers(Arc::new(testing::names(&[again])));
+    watched.look();
+    assert_eq!(watched.target_of(24), Some("all:data:db-0"));
+    assert_ne!(watched.id("all:data:db-0"), before, "another pod is another target");
+    assert!(watched.labels("all:data:db-0").contains(&format!("k8s.pod.uid={UID}4")));
+}
+
+/// A deployment and a job of the same name, both found by one scan: neither takes the other's processes.
+#[test]
+fn two_that_are_called_the_same_at_a_time_are_two_targets() {
+    let mut host = Host::new();
+    let pods = [(20, 1, 11), (21, 2, 12)];
+    pods.iter().for_each(|&(pid, pod, container)| {
+        host.start(pid, Made::program("server", 1).within(&group(pod, container)))
+    });
+    let job = [("job-name", "cart")];
+    let deployment = [("pod-template-hash", "7d9f8b6c5")];
+    let said = |container: u32, pod: u32, name, labels| Said {
+        id: id(container),
+        name: "server",
+        image: "reg:5000/cart:1.2",
+        pod: name,
+        namespace: "shop",
+        uid: format!("{UID}{pod}"),
+        labels,
+    };
+    let names = Arc::new(testing::names(&[
+        said(11, 1, "cart-7d9f8b6c5-x2v4k", &deployment),
+        said(12, 2, "cart-x2v4k", &job),
+    ]));
+    let all = |each: &str| [target("all", &format!("everything = true\neach = \"{each}\""))];
+    let mut watched = watch(&host, &all("workload"));
+    watched.discovery.name_containers(names);
+    for _ in 0..2 {
+        watched.look();
+        let called = [20, 21].map(|pid| watched.target_of(pid).unwrap().to_owned());
+        assert!(called.contains(&"all:shop:cart".to_owned()) && called[0] != called[1], "{called:?}");
+        // Both restart before the next scan.
+        pods.iter().for_each(|&(pid, ..)| host.end(pid));
+        pods.iter().for_each(|&(pid, pod, container)| {
+            host.start(pid, Made::program("server", 2).within(&group(pod, container)))
+        });
+    }
+}

@@ -175,3 +175,24 @@ fn a_damaged_file_is_set_aside_once_it_was_to_be_sent() {
     let damaged = || (writer.status().counters.damaged == 1).then_some(());
     assert!(soon(damaged).is_some() && !path.exists(), "{:?}", writer.status());
 }
+
+#[test]
+fn a_reload_with_the_same_settings_leaves_the_pause_as_it_is() {
+    let (simulated, mut sender) = three_windows();
+    let file = simulated.store.outboxes().try_take("a", 0, true).unwrap();
+    let orders = |timeout: &str| {
+        let (to, folder) = (&sender.orders.plan.settings.to, simulated.folder.path().to_owned());
+        let text = format!("[[export]]\nname = \"a\"\nto = \"{to}\"\n{timeout}\n");
+        let plan = ExportPlan::new(&DaemonSettings::parse(text.as_bytes()).unwrap().exports[0]).unwrap();
+        Arc::new(SenderOrders { plan, outboxes: simulated.store.outboxes(), folder })
+    };
+    let (same, other) = (orders(""), orders("timeout = \"7s\""));
+    let failed = Unsent::Failed { text: "no".to_owned(), after: None, most_fault: SendFault::Blamed };
+    sender.schedule.judge(0, &file, &failed, 1.0);
+    let due_ns = sender.schedule.due_ns();
+    assert!(due_ns > 0);
+    sender.obey(same);
+    assert_eq!((sender.schedule.due_ns(), sender.schedule.is_well()), (due_ns, false));
+    sender.obey(other);
+    assert_eq!((sender.schedule.due_ns(), sender.schedule.is_well()), (0, true));
+}
