@@ -163,7 +163,9 @@ impl Sender {
         self.orders = orders;
         self.client = None;
         self.cursor = Cursor::of(&self.orders.folder, &self.name);
-        if !are_same {
+        if are_same {
+            self.schedule.try_at_once();
+        } else {
             self.schedule.begin_anew();
         }
         self.log_orders();
