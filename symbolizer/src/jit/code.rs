@@ -28,8 +28,6 @@ struct Segment {
     end: u64,
     /// Oldest first.
     versions: Vec<Version>,
-    /// Whether there were older ones, which are not known any more.
-    has_forgotten: bool,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -53,14 +51,14 @@ impl CodeSpace {
         let mut at = range.start;
         for (&start, segment) in self.segments.range_mut(range.clone()) {
             if at < start {
-                gaps.push((at, Segment::new(start, version)));
+                gaps.push((at, Segment { end: start, versions: vec![version] }));
             }
             self.versions += usize::from(segment.enter(version));
             at = segment.end;
             self.touched += 1;
         }
         if at < range.end {
-            gaps.push((at, Segment::new(range.end, version)));
+            gaps.push((at, Segment { end: range.end, versions: vec![version] }));
         }
         self.versions += gaps.len();
         self.segments.extend(gaps);
@@ -83,50 +81,32 @@ impl CodeSpace {
         }
     }
 
-    /// The code at an address at a time; before the first one had been told of, that one. Nothing where that time's code is
-    /// forgotten.
+    /// The code at an address at a time; before the first one had been told of, that one.
     pub(super) fn at(&self, address: u64, time_ns: u64) -> Option<u32> {
-        let segment = self.segment(address)?;
-        let later = segment.versions.partition_point(|version| version.since_ns <= time_ns);
-        if later == 0 && segment.has_forgotten {
-            return None;
-        }
-        segment.versions.get(later.saturating_sub(1)).map(|version| version.number)
+        let versions = self.versions(address)?;
+        let later = versions.partition_point(|version| version.since_ns <= time_ns);
+        versions.get(later.saturating_sub(1)).map(|version| version.number)
     }
 
-    /// The code that lay at an address for most of a span of time. Nothing if the codes of that time are forgotten.
+    /// The code that lay at an address for most of a span of time.
     pub(super) fn during(&self, address: u64, first_ns: u64, last_ns: u64) -> Option<u32> {
-        let segment = self.segment(address)?;
-        let end_ns = last_ns.saturating_add(1);
-        let forgotten_until_ns = segment.forgotten_until_ns();
-        let ends = segment.versions.iter().skip(1).map(|version| version.since_ns).chain([u64::MAX]);
+        let versions = self.versions(address)?;
+        let ends = versions.iter().skip(1).map(|version| version.since_ns).chain([u64::MAX]);
         let shared = |(index, (version, end)): (usize, (&Version, u64))| {
-            let since = if index == 0 { forgotten_until_ns } else { version.since_ns };
-            let shared_ns = end.min(end_ns).saturating_sub(since.max(first_ns));
+            let since = if index == 0 { 0 } else { version.since_ns };
+            let shared_ns = end.min(last_ns.saturating_add(1)).saturating_sub(since.max(first_ns));
             (shared_ns, version.number)
         };
-        let known = segment.versions.iter().zip(ends).enumerate().map(shared).max_by_key(|&(ns, _)| ns);
-        // Which codes shared the time before is not known: one of them may have had all of it.
-        let forgotten_ns = forgotten_until_ns.min(end_ns).saturating_sub(first_ns);
-        known.filter(|&(ns, _)| ns > forgotten_ns || !segment.has_forgotten).map(|(_, number)| number)
+        versions.iter().zip(ends).enumerate().map(shared).max_by_key(|&(ns, _)| ns).map(|(_, number)| number)
     }
 
-    fn segment(&self, address: u64) -> Option<&Segment> {
+    fn versions(&self, address: u64) -> Option<&[Version]> {
         let (_, segment) = self.segments.range(..=address).next_back()?;
-        (address < segment.end).then_some(segment)
+        (address < segment.end).then_some(&segment.versions)
     }
 }
 
 impl Segment {
-    fn new(end: u64, version: Version) -> Self {
-        Self { end, versions: vec![version], has_forgotten: false }
-    }
-
-    /// The time before which its code is not known (ns).
-    fn forgotten_until_ns(&self) -> u64 {
-        self.versions.first().filter(|_| self.has_forgotten).map_or(0, |oldest| oldest.since_ns)
-    }
-
     /// Whether there is one more than before.
     fn enter(&mut self, version: Version) -> bool {
         let at = self.versions.partition_point(|other| other.since_ns <= version.since_ns);
@@ -134,7 +114,6 @@ impl Segment {
         let is_full = self.versions.len() > MOST_VERSIONS;
         if is_full {
             self.versions.remove(0);
-            self.has_forgotten = true;
         }
         !is_full
     }
@@ -158,24 +137,6 @@ mod tests {
             (Some(1), Some(2), None)
         );
         assert_eq!((space.during(0x10ff, 5, 16), space.during(0x10ff, 18, 30)), (Some(1), Some(2)));
-    }
-
-    #[test]
-    fn code_whose_time_is_forgotten_has_no_name() {
-        let mut space = CodeSpace::default();
-        let codes = MOST_VERSIONS as u32 + 2;
-        assert!((0..codes).all(|number| space.enter(0x1000..0x1100, 10 * u64::from(number + 1), number)));
-        // Those of 10 and 20 ns are forgotten, in both parts of a segment that is divided afterwards too.
-        assert!(space.enter(0x1080..0x1090, 1000, codes));
-        for address in [0x1000, 0x1080, 0x1090] {
-            let at = |time_ns| space.at(address, time_ns);
-            assert_eq!((at(0), at(15), at(29), at(500)), (None, None, None, Some(codes - 1)), "{address:x}");
-            let during = |first_ns, last_ns| space.during(address, first_ns, last_ns);
-            assert_eq!((during(0, 5), during(12, 28)), (None, None), "{address:x}");
-            assert_eq!(during(20, 31), None, "most of it is forgotten");
-        }
-        assert_eq!((space.at(0x1000, 30), space.during(0x1000, 29, 39)), (Some(2), Some(2)));
-        assert_eq!(space.at(0x1080, 35), None, "one more is forgotten");
     }
 
     #[test]
