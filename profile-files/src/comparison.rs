@@ -1,7 +1,7 @@
 //! Two profiles side by side: which functions take another share of the CPU time than before, and by how much more than chance brings.
 //!
 //! Shares are compared, not seconds: one run may be longer or busier than the other, and each was sampled at a rate of its own.
-//! How much a share varies from run to run is seen between [`STRETCHES`] of each ([`compare`](profiler_core::stats::compare)). A run that is
+//! How much a share varies from run to run is seen between thirty stretches of each ([`compare`](profiler_core::stats::compare)). A run that is
 //! short, or goes through phases as long as itself, does not show it. Then these two runs alone are compared, by the intervals of what each
 //! really did (Newcombe 1998, method 10): for a job that does the same work each time that is all there is to know, and for others it is said.
 
