@@ -1,12 +1,13 @@
 //! Two profiles side by side: which functions take another share of the CPU time than before, and by how much more than chance brings.
 //!
 //! Shares are compared, not seconds: one run may be longer or busier than the other, and each was sampled at a rate of its own.
-//! How much a share varies from run to run is seen between thirty stretches of each ([`compare`](profiler_core::stats::compare)). A run that is
+//! How much a share varies from run to run is seen between stretches of each ([`compare`](profiler_core::stats::compare)). A run that is
 //! short, or goes through phases as long as itself, does not show it. Then these two runs alone are compared, by the intervals of what each
 //! really did (Newcombe 1998, method 10): for a job that does the same work each time that is all there is to know, and for others it is said.
 
-use profiler_core::profile::{Run, SymbolizedProfile};
-use profiler_core::stats::compare::{Change, TwoRuns, compare};
+use profiler_core::profile::{Measure, Run, SymbolizedProfile};
+use profiler_core::stats::Confidence;
+use profiler_core::stats::compare::{Change, SEGMENTS, TwoRuns, compare};
 use rustc_hash::FxHashMap;
 use serde::Serialize;
 
@@ -16,13 +17,11 @@ mod text;
 
 pub use text::render;
 
-/// Stretches that a run is cut into: as many as the comparison takes.
-const STRETCHES: usize = 30;
 /// Of the functions that are called changed, the share that may not be.
 const FALSE_CHANGES: f64 = 0.05;
-/// How sure the interval of each change is, by itself.
+/// How sure the interval of each change is at least, by itself.
 const CONFIDENCE: f64 = 0.95;
-/// Samples that a function without any may have been owed: of one in twenty, more.
+/// Samples that a function without any may have missed: in one of twenty runs, more.
 const UNSEEN: f64 = 3.0;
 
 /// Two profiles, and what changed between them.
@@ -32,6 +31,9 @@ pub struct Comparison {
     pub old: ComparedRun,
     /// The second.
     pub new: ComparedRun,
+    /// What the shares are of.
+    #[serde(skip)]
+    pub measure: Measure,
     /// Whether a function's time is that in itself and in what it called.
     pub with_called: bool,
     /// Of the functions called changed, the share that may not be.
@@ -88,14 +90,18 @@ pub struct FunctionChange {
     pub change_high: Option<f64>,
     /// The share of false ones among the functions called changed from which on this one would be, too; absent unless by [`Basis::LongRun`].
     pub adjusted_p_value: Option<f64>,
+    /// How often a stretch of the new run has more than one of the old; absent unless it changed by [`Basis::LongRun`].
+    pub probability_more: Option<f64>,
     /// Whether it changed by more than chance brings, as far as [`Comparison::basis`] tells.
     pub is_changed: bool,
 }
 
 impl Comparison {
-    /// Compares two profiles.
+    /// Compares two profiles of the same measure.
     pub fn of(old: &SymbolizedProfile, new: &SymbolizedProfile, with_called: bool) -> Self {
-        let [old_run, new_run] = [old, new].map(|profile| in_stretches(profile, with_called, STRETCHES));
+        let confidence = Confidence::new(CONFIDENCE);
+        let [old_run, new_run] =
+            [old, new].map(|profile| in_stretches(profile, with_called, SEGMENTS, confidence));
         let pairs = pairs(&old_run, &new_run);
         let basis = basis(&old_run, &new_run);
         let unseen = [old, new].map(|profile| UNSEEN / profile.run.counts.samples.max(1) as f64);
@@ -116,6 +122,7 @@ impl Comparison {
         Comparison {
             old: compared(&old.run, &old_run),
             new: compared(&new.run, &new_run),
+            measure: new.run.measure.clone(),
             with_called,
             false_changes_ratio: FALSE_CHANGES,
             confidence: CONFIDENCE,
@@ -146,8 +153,8 @@ fn compared(run: &Run, in_stretches: &RunInStretches<'_>) -> ComparedRun {
 /// A function as either run saw it; at least one did.
 type Pair<'a> = [Option<&'a FunctionInStretches<'a>>; 2];
 
-/// Puts functions of one name and module together, then those of one name whose module has another name now, as a library of the next
-/// version does: where that can be only one.
+/// Pairs functions by name and module, and what is left by name alone where each run has one: a library of the next version is another
+/// module.
 fn pairs<'a>(old: &'a RunInStretches<'a>, new: &'a RunInStretches<'a>) -> Vec<Pair<'a>> {
     let mut places: FxHashMap<(&str, &str), usize> = FxHashMap::default();
     let mut pairs: Vec<Pair<'a>> = Vec::new();
@@ -203,6 +210,7 @@ struct Size {
     /// By how much the change may be lower, and higher.
     reach: Option<(f64, f64)>,
     adjusted_p_value: Option<f64>,
+    probability_more: Option<f64>,
     is_changed: bool,
 }
 
@@ -211,6 +219,7 @@ impl Size {
         Size {
             reach: Some((change.half_width, change.half_width)),
             adjusted_p_value: Some(change.adjusted_p_value),
+            probability_more: change.effect.map(|effect| effect.probability_more),
             is_changed: change.adjusted_p_value <= FALSE_CHANGES,
         }
     }
@@ -229,8 +238,8 @@ impl Size {
         let change = new - old;
         Size {
             reach: Some((lower, higher)),
-            adjusted_p_value: None,
             is_changed: change - lower > 0.0 || change + higher < 0.0,
+            ..Size::default()
         }
     }
 }
@@ -252,6 +261,7 @@ fn function(pair: &Pair<'_>, size: Size) -> FunctionChange {
         change_low: size.reach.map(|(lower, _)| (change - lower).max(-1.0)),
         change_high: size.reach.map(|(_, higher)| (change + higher).min(1.0)),
         adjusted_p_value: size.adjusted_p_value,
+        probability_more: size.probability_more,
         is_changed: size.is_changed,
     }
 }

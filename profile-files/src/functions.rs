@@ -1,7 +1,7 @@
 //! Functions and their CPU time: what the table and the summary list.
 
 use profiler_core::profile::{FunctionIndex, SymbolizedProfile, WeightedStack};
-use profiler_core::stats::{self, IntervalTable};
+use profiler_core::stats::{self, Confidence, IntervalTable};
 use rustc_hash::FxHashMap;
 use serde::Serialize;
 
@@ -127,7 +127,7 @@ pub(crate) struct FunctionInStretches<'a> {
     pub(crate) module: &'a str,
     /// Its share of the profile.
     pub(crate) share: f64,
-    /// The ends of the interval of its share in this run; all functions' hold together. Absent where nothing can be said.
+    /// The ends of the interval of its share in this run, at the level asked for; all functions' hold together. Absent where nothing can be said.
     pub(crate) ends: Option<(f64, f64)>,
     /// Its CPU time in each stretch (ns).
     pub(crate) own_ns: Vec<f64>,
@@ -138,13 +138,14 @@ pub(crate) fn in_stretches(
     profile: &SymbolizedProfile,
     with_called: bool,
     stretches: usize,
+    confidence: Confidence,
 ) -> RunInStretches<'_> {
     let sums = StackSums::of_all(profile);
     let sum_ns = |row: &Row<'_>| if with_called { row.total_ns } else { row.self_ns };
     let table = |of_called: bool| {
         let by_time =
             sums.rows.iter().map(|row| if of_called { &row.total_by_time } else { &row.self_by_time });
-        intervals::table(profile, &sums.times, &sums.total_by_time, by_time)
+        intervals::table_at(confidence, profile, &sums.times, &sums.total_by_time, by_time)
     };
     let own = table(false);
     let tells_of_others = own.as_ref().is_some_and(IntervalTable::inflation_is_known);

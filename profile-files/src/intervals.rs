@@ -74,9 +74,20 @@ pub struct Reached {
     pub cpu_s_to_converge: Option<f64>,
 }
 
-/// The intervals of all functions, given what each had at which time, the largest first. Nothing without windows or a
-/// confidence: a file of another tool has none.
+/// The intervals of all functions at the run's level, given what each had at which time. Nothing without windows or a level: a file of another
+/// tool has none.
 pub(super) fn table<'a>(
+    profile: &SymbolizedProfile,
+    times: &Times,
+    total: &ByTime,
+    functions: impl Iterator<Item = &'a ByTime>,
+) -> Option<IntervalTable> {
+    table_at(confidence(&profile.run), profile, times, total, functions)
+}
+
+/// The same at another level.
+pub(super) fn table_at<'a>(
+    confidence: Confidence,
     profile: &SymbolizedProfile,
     times: &Times,
     total: &ByTime,
@@ -102,7 +113,7 @@ pub(super) fn table<'a>(
     };
     let windows: Vec<WindowSums> = in_windows.iter().map(window).collect();
     let functions: Vec<Vec<Part>> = functions.map(|function| function.iter().map(part).collect()).collect();
-    Some(IntervalTable::new(&windows, &functions, confidence(&profile.run)))
+    Some(IntervalTable::new(&windows, &functions, confidence))
 }
 
 /// Whether samples of one window weigh differently, as those of targets at different rates do.

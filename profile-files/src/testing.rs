@@ -55,6 +55,36 @@ pub fn profile() -> SymbolizedProfile {
     }
 }
 
+/// A minute of this program with a hundred samples in each second, which fall into `memcpy`, `main`, `walk` and `clear_page` in these shares.
+/// `random` gives numbers from 0 to 1.
+pub fn minute(shares: [f64; 4], mut random: impl FnMut() -> f64) -> SymbolizedProfile {
+    const SECOND_NS: u64 = 2 * HALF_A_SECOND_NS;
+    const SAMPLE_NS: u64 = SECOND_NS / 100;
+    let mut profile = profile();
+    profile.windows =
+        (0..60).map(|at| Window { start_ns: at * SECOND_NS, end_ns: (at + 1) * SECOND_NS }).collect();
+    let mut stacks = [3, 1, 4, 5].map(|leaf| stack(&[leaf, 0], Outcome::Complete, 0..0, 0, 0));
+    for window in 0..60 {
+        let mut counts = [0; 4];
+        for _ in 0..100 {
+            let mut left = random();
+            let hit = shares.iter().position(|share| {
+                left -= share;
+                left < 0.0
+            });
+            counts[hit.unwrap_or(3)] += 1;
+        }
+        for (stack, samples) in stacks.iter_mut().zip(counts).filter(|(_, samples)| *samples > 0) {
+            let cpu_ns = samples * SAMPLE_NS;
+            stack.windows.push(StackWindow { window, cpu_ns, samples });
+            (stack.cpu_ns, stack.samples) = (stack.cpu_ns + cpu_ns, stack.samples + samples);
+        }
+    }
+    profile.stacks = stacks.to_vec();
+    (profile.run.counts.samples, profile.run.cpu.target_cpu_s, profile.run.duration_s) = (6_000, 60.0, 60.0);
+    profile
+}
+
 fn run() -> Run {
     Run {
         target: "./server --port 80".to_owned(),

@@ -195,43 +195,17 @@ pub(crate) fn say_missing(profile: &SymbolizedProfile, terminal: Terminal) {
 
 #[cfg(test)]
 mod tests {
-    use profiler_core::profile::{Outcome, StackWindow, Window};
 
     use super::*;
     use profile_files::FOLDED;
     use profile_files::functions::{FunctionCost, functions};
-    use profile_files::testing::{self, stack};
+    use profile_files::testing;
 
     const SECOND_NS: u64 = 1_000_000_000;
-    const SHARES: [f64; 4] = [0.4, 0.3, 0.2, 0.1];
-    const SAMPLE_NS: u64 = 10_000_000;
 
     /// A minute of a host, whose samples fall into four functions by chance.
     fn host(rng: &mut fastrand::Rng) -> SymbolizedProfile {
-        let mut profile = testing::profile();
-        profile.windows =
-            (0..60).map(|at| Window { start_ns: at * SECOND_NS, end_ns: (at + 1) * SECOND_NS }).collect();
-        let leaves = [3, 1, 4, 5];
-        let mut stacks = leaves.map(|leaf| stack(&[leaf, 0], Outcome::Complete, 0..0, 0, 0));
-        for window in 0..60 {
-            let mut counts = [0; 4];
-            for _ in 0..100 {
-                let mut left = rng.f64();
-                let hit = SHARES.iter().position(|share| {
-                    left -= share;
-                    left < 0.0
-                });
-                counts[hit.unwrap_or(3)] += 1;
-            }
-            for (stack, samples) in stacks.iter_mut().zip(counts).filter(|(_, samples)| *samples > 0) {
-                let cpu_ns = samples * SAMPLE_NS;
-                stack.windows.push(StackWindow { window, cpu_ns, samples });
-                (stack.cpu_ns, stack.samples) = (stack.cpu_ns + cpu_ns, stack.samples + samples);
-            }
-        }
-        profile.stacks = stacks.to_vec();
-        (profile.run.counts.samples, profile.run.cpu.target_cpu_s, profile.run.duration_s) =
-            (6_000, 60.0, 60.0);
+        let mut profile = testing::minute([0.4, 0.3, 0.2, 0.1], || rng.f64());
         profile.run.start_unix_ns += rng.u64(..SECOND_NS); // no two hosts cut at one moment
         profile
     }

@@ -1,39 +1,13 @@
-use profiler_core::profile::{Outcome, StackWindow, SymbolizedProfile, Window};
+use profiler_core::profile::StackWindow;
 
 use super::*;
 use crate::formats::table::View;
-use crate::testing::{self, stack};
+use crate::testing;
 
-const SECOND_NS: u64 = 1_000_000_000;
 const SAMPLE_NS: u64 = 10_000_000;
-/// Leaf locations of [`testing::profile`] whose functions are `memcpy`, `main`, `walk` and `clear_page`.
-const LEAVES: [u32; 4] = [3, 1, 4, 5];
 
-/// A minute of a program whose samples fall into four functions at random, in these shares.
 fn run(shares: [f64; 4], rng: &mut fastrand::Rng) -> SymbolizedProfile {
-    let mut profile = testing::profile();
-    profile.windows =
-        (0..60).map(|at| Window { start_ns: at * SECOND_NS, end_ns: (at + 1) * SECOND_NS }).collect();
-    let mut stacks = LEAVES.map(|leaf| stack(&[leaf, 0], Outcome::Complete, 0..0, 0, 0));
-    for window in 0..60 {
-        let mut counts = [0_u64; 4];
-        for _ in 0..100 {
-            let mut left = rng.f64();
-            let hit = shares.iter().position(|share| {
-                left -= share;
-                left < 0.0
-            });
-            counts[hit.unwrap_or(3)] += 1;
-        }
-        for (stack, samples) in stacks.iter_mut().zip(counts).filter(|(_, samples)| *samples > 0) {
-            let cpu_ns = samples * SAMPLE_NS;
-            stack.windows.push(StackWindow { window, cpu_ns, samples });
-            (stack.cpu_ns, stack.samples) = (stack.cpu_ns + cpu_ns, stack.samples + samples);
-        }
-    }
-    profile.stacks = stacks.to_vec();
-    (profile.run.counts.samples, profile.run.cpu.target_cpu_s, profile.run.duration_s) = (6_000, 60.0, 60.0);
-    profile
+    testing::minute(shares, || rng.f64())
 }
 
 fn named<'a>(comparison: &'a Comparison, name: &str) -> &'a FunctionChange {
@@ -168,6 +142,37 @@ fn with_what_was_called_a_caller_has_its_callees_time() {
     let comparison = Comparison::of(&old, &new, true);
     let start = named(&comparison, "_start");
     assert!(start.old_share > 0.99 && !start.is_changed, "{start:?}");
+}
+
+/// The level is that of the comparison, whatever the runs were recorded with.
+#[test]
+fn intervals_are_at_the_level_that_is_printed() {
+    let mut rng = fastrand::Rng::with_seed(12);
+    let [old, new] = [(); 2].map(|()| run([0.4, 0.3, 0.2, 0.1], &mut rng));
+    let width = |level: f64| {
+        let of_level = |profile: &SymbolizedProfile| {
+            let mut profile = profile.clone();
+            profile.run.how.confidence = level;
+            profile.windows.truncate(5); // too short to tell of other runs
+            profile.stacks.iter_mut().for_each(|stack| stack.windows.retain(|had| had.window < 5));
+            profile
+        };
+        let comparison = Comparison::of(&of_level(&old), &of_level(&new), false);
+        assert_eq!(comparison.basis, Basis::TheseRuns);
+        let memcpy = named(&comparison, "memcpy");
+        memcpy.change_high.unwrap() - memcpy.change_low.unwrap()
+    };
+    assert_eq!(width(0.99), width(0.8));
+}
+
+#[test]
+fn times_of_other_tools_have_their_names() {
+    let mut rng = fastrand::Rng::with_seed(13);
+    let mut profile = run([0.4, 0.3, 0.2, 0.1], &mut rng);
+    profile.run.measure = Measure::Other { time: "delay".to_owned(), counted: "contentions".to_owned() };
+    let text = render(&Comparison::of(&profile, &profile, false), View::default());
+    assert!(text.contains("of delay time of") && text.contains("shares of the delay time"), "{text}");
+    assert!(!text.contains("CPU"), "{text}");
 }
 
 #[test]

@@ -3,35 +3,29 @@
 use std::fmt::Write;
 
 use super::{Basis, ComparedRun, Comparison, FunctionChange};
-use crate::formats::table::{View, percent, seconds, wrapped_line};
+use crate::formats::table::{View, block, percent, seconds};
 use crate::names::{visible, with_module};
 
 /// The comparison as text: what was compared, what changed, then functions.
 pub fn render(comparison: &Comparison, view: View) -> String {
-    let Comparison { old, new, functions, .. } = comparison;
-    let mut out = String::new();
-    for (label, run) in [("old", old), ("new", new)] {
-        wrapped_line(&mut out, label, &about(run), view.width);
+    let Comparison { old, new, .. } = comparison;
+    let measure = visible(&comparison.measure.in_words());
+    let head =
+        [("old", about(old, &measure)), ("new", about(new, &measure)), ("changed", changed(comparison))];
+    let mut out = block(&head, view.width);
+    if !comparison.functions.is_empty() {
+        out.push('\n');
+        list(&mut out, comparison, view);
+        out.push('\n');
+        out.push_str(&block(&[("columns", legend(comparison, &measure))], view.width));
     }
-    wrapped_line(&mut out, "changed", &changed(comparison), view.width);
-    if functions.is_empty() {
-        return out;
-    }
-    out.push('\n');
-    list(&mut out, comparison, view);
-    out.push('\n');
-    wrapped_line(&mut out, "columns", &legend(comparison), view.width);
     out
 }
 
-fn about(run: &ComparedRun) -> String {
+fn about(run: &ComparedRun, measure: &str) -> String {
     let samples = if run.samples == 1 { "sample" } else { "samples" };
-    format!(
-        "{} {samples} in {} of CPU time of {}",
-        run.samples,
-        seconds(run.target_cpu_s),
-        visible(&run.target)
-    )
+    let (time, target) = (seconds(run.target_cpu_s), visible(&run.target));
+    format!("{} {samples} in {time} of {measure} of {target}", run.samples)
 }
 
 fn changed(comparison: &Comparison) -> String {
@@ -67,10 +61,11 @@ fn silent(comparison: &Comparison) -> &'static str {
     }
 }
 
-fn legend(comparison: &Comparison) -> String {
-    let time = if comparison.with_called { "the function and what it called" } else { "the function itself" };
+fn legend(comparison: &Comparison, measure: &str) -> String {
+    let place =
+        if comparison.with_called { "the function and what it called" } else { "the function itself" };
     format!(
-        "shares of the CPU time in {time}; the change in percentage points; ~: no more than chance may bring"
+        "shares of the {measure} in {place}; the change in percentage points; ~: no more than chance may bring"
     )
 }
 

@@ -3,7 +3,7 @@
 mod few;
 mod summary;
 
-pub(crate) use self::summary::complete;
+pub(crate) use self::summary::{SummaryLine, complete};
 
 use std::fmt::Write;
 
@@ -54,7 +54,7 @@ pub fn render(profile: &SymbolizedProfile, table: &FunctionTable, view: View) ->
 }
 
 /// Lines with their labels.
-fn block(lines: &[summary::SummaryLine], width: usize) -> String {
+pub(crate) fn block(lines: &[SummaryLine], width: usize) -> String {
     let mut out = String::new();
     lines.iter().for_each(|(label, text)| wrapped(&mut out, label, INDENT, text, width));
     out
@@ -149,11 +149,6 @@ fn wrapped(out: &mut String, label: &str, indent: usize, text: &str, width: usiz
     // A word longer than a line: shortened, since a target is a command line and may hold anything.
     let words = text.split(' ').map(|word| shorten(word, width - indent));
     indented(out, label, indent, &words.collect::<Vec<_>>().join(" "), width);
-}
-
-/// A line of a summary: its label, and text broken at blanks. A word longer than a line is shortened.
-pub(crate) fn wrapped_line(out: &mut String, label: &str, text: &str, width: usize) {
-    wrapped(out, label, INDENT, text, width);
 }
 
 /// Text broken at blanks and indented under its label. A word longer than a line stays whole.

@@ -15,8 +15,8 @@ use statrs::distribution::{ContinuousCDF, StudentsT};
 
 use super::mixture::{Mixture, fit};
 
-/// Segments that a run is cut into: few enough that a segment outlasts most bouts, enough to know a variance by.
-const SEGMENTS: usize = 30;
+/// Segments that a run is cut into, at most: few enough that a segment outlasts most bouts, enough to know a variance by.
+pub const SEGMENTS: usize = 30;
 /// No share is known better than this; a difference below it is rounding.
 const SMALLEST_ERROR: f64 = 1e-9;
 /// Weights above this are no measurements.

@@ -165,7 +165,7 @@ pub(super) struct AnswerRoom {
 }
 
 impl AnswerRoom {
-    /// Room for an answer of this length (bytes), of which a permit is a MiB.
+    /// Room for an answer of this length (bytes); each permit is for a MiB.
     ///
     /// # Errors
     ///

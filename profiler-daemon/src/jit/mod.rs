@@ -11,6 +11,7 @@
 //! reads 1 MiB of journals; addresses wait until the rest was read. A code for which there is no room still
 //! hides what was at its place before.
 
+mod home;
 mod limits;
 mod perf_map;
 mod program;

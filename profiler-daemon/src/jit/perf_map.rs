@@ -146,7 +146,7 @@ impl PerfMapFile {
         let first = len.saturating_sub(self.lengths.whole);
         let mut until = len;
         let mut has_line_end = false;
-        // The end of a line whose beginning is yet to be read.
+        // The end of a line that begins in a piece that is yet to be read.
         let mut line_end = Vec::new();
         while until > first && !open.is_empty() {
             let from = until.saturating_sub(self.lengths.piece).max(first);
@@ -292,7 +292,7 @@ mod tests {
         assert_eq!(names(&perf_map, &room, &[0x1000]), some(&[""]));
     }
 
-    /// A perf map with this text, of which so much is read.
+    /// A perf map with this text, read in these lengths.
     fn perf_map(text: &[u8], lengths: Lengths) -> PerfMapFile {
         let mut file = tempfile::tempfile().unwrap();
         file.write_all(text).unwrap();

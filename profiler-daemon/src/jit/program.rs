@@ -4,7 +4,6 @@ use std::fs::File;
 use std::io;
 use std::ops::Range;
 use std::os::unix::fs::MetadataExt;
-use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, TryRecvError};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
@@ -15,15 +14,14 @@ use rustc_hash::FxHashMap;
 use symbolizer::{CodePlace, JitDump, ReadAt, Reason};
 
 use super::LONGEST_PAUSE;
+use super::home::{Home, OwnPerfMap};
 use super::perf_map::PerfMapFile;
 use super::symbol_source::JitSymbolSource;
 use crate::objects;
 use crate::objects::memory::SymbolMemory;
 use crate::objects::target_file::TargetFile;
 use crate::opener::{Mount, Opener, Wait};
-use crate::roots::{RootView, Roots};
-use crate::sys::procfs::{self, ProcessIdentity};
-use crate::sys::root::Link;
+use crate::roots::Roots;
 
 /// Of a journal, read under one lock.
 const JOURNAL_AT_ONCE: u64 = 1 << 20;
@@ -77,70 +75,6 @@ impl CodeFile {
         Some((&self.path, self.file_offset.saturating_add(from_start)))
     }
 }
-
-/// Where a program's perf map would be, and whose.
-pub(super) struct Home {
-    view: RootView,
-    pub(super) perf_map: PathBuf,
-    owner: FileOwner,
-    /// The process, and when it began (ticks since the boot).
-    process: Option<(u32, u64)>,
-}
-
-/// A program's own perf map, as it was last found.
-#[derive(Default)]
-pub(super) struct OwnPerfMap(Mutex<FoundPerfMap>);
-
-/// What is at the place of a program's perf map.
-#[derive(Clone, Default)]
-pub(super) enum FoundPerfMap {
-    /// No file, or none that can be opened.
-    #[default]
-    Absent,
-    /// A file that is not believed.
-    OfAnother {
-        /// Whose it is.
-        user: u32,
-    },
-    /// The perf map.
-    Open(Arc<PerfMapFile>),
-}
-
-impl OwnPerfMap {
-    /// What was found.
-    pub(super) fn found(&self) -> FoundPerfMap {
-        self.lock().clone()
-    }
-
-    /// The perf map, if one was found.
-    pub(super) fn get(&self) -> Option<Arc<PerfMapFile>> {
-        match &*self.lock() {
-            FoundPerfMap::Open(perf_map) => Some(Arc::clone(perf_map)),
-            FoundPerfMap::Absent | FoundPerfMap::OfAnother { .. } => None,
-        }
-    }
-
-    /// Takes what is there now. A perf map that was found stays until another file is in its place.
-    fn update(&self, found: FoundPerfMap) {
-        let mut own = self.lock();
-        let is_new = match (&*own, &found) {
-            (FoundPerfMap::Open(own), FoundPerfMap::Open(found)) => !own.file().is_same(found.file()),
-            (FoundPerfMap::Open(_), _) => false,
-            _ => true,
-        };
-        let before = is_new.then(|| std::mem::replace(&mut *own, found));
-        drop(own);
-        drop(before); // outside of the lock
-    }
-
-    fn lock(&self) -> MutexGuard<'_, FoundPerfMap> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-/// Only what the target's user wrote is believed, or the system's: anybody can put a file into `/tmp`.
-#[derive(Clone, Copy)]
-struct FileOwner(u32);
 
 /// A journal that a program goes on writing.
 pub(super) struct JitJournal {
@@ -260,65 +194,6 @@ impl JitJournal {
             dump.give_up();
         }
         dump.bytes_read() - before
-    }
-}
-
-impl FileOwner {
-    fn is_believed(self, user: u32) -> bool {
-        user == self.0 || user == 0
-    }
-}
-
-impl Home {
-    fn of(pid: u32, roots: &Roots) -> Self {
-        // Of a process that is gone already, we know its number and may hope that it was like us.
-        let ours = || ProcessIdentity { pid, user: nix::unistd::geteuid().as_raw() };
-        let ProcessIdentity { pid: inner_pid, user } = procfs::identity(pid).unwrap_or_else(ours);
-        let perf_map = PathBuf::from(format!("/tmp/perf-{inner_pid}.map"));
-        let process = procfs::start_ticks(pid).map(|began| (pid, began));
-        Self { view: roots.of(pid), perf_map, owner: FileOwner(user), process }
-    }
-
-    /// Opens the perf map into `own`, if there is one; in place of another file that was there before. Returns whether its file system
-    /// answers; if it does so later, `own` is set then.
-    pub(super) fn look_for_perf_map(
-        self: &Arc<Self>,
-        own: &Arc<OwnPerfMap>,
-        roots: &Roots,
-        wait: Wait,
-    ) -> bool {
-        let path = self.perf_map.parent().unwrap_or(&self.perf_map).to_owned();
-        let mount = Mount::Folder { path, view: format!("{:?}", self.view) };
-        if roots.opener().is_stalled(&mount) {
-            return false;
-        }
-        let (home, own, opened) = (Arc::clone(self), Arc::clone(own), roots.clone());
-        let find = move || own.update(home.find_perf_map(&opened));
-        roots.opener().call(&mount, wait, find).is_ok()
-    }
-
-    fn find_perf_map(&self, roots: &Roots) -> FoundPerfMap {
-        let opened = roots.open(self.view, &self.perf_map, Link::Refuse);
-        let Ok((file, user)) = opened.and_then(|file| file.metadata().map(|meta| (file, meta.uid()))) else {
-            return FoundPerfMap::Absent;
-        };
-        if !self.believes(user) {
-            return FoundPerfMap::OfAnother { user };
-        }
-        let path = self.perf_map.to_string_lossy().into_owned();
-        PerfMapFile::new(file, path).map_or(FoundPerfMap::Absent, |found| FoundPerfMap::Open(Arc::new(found)))
-    }
-
-    /// Whether files of this user are believed. The process may have changed its user since.
-    fn believes(&self, user: u32) -> bool {
-        self.owner.is_believed(user) || self.user_now().is_some_and(|now| FileOwner(now).is_believed(user))
-    }
-
-    /// The user of the process at this moment. Nothing once it is gone: its number may be another's.
-    fn user_now(&self) -> Option<u32> {
-        let (pid, began) = self.process?;
-        let ProcessIdentity { user, .. } = procfs::identity(pid)?;
-        (procfs::start_ticks(pid) == Some(began)).then_some(user)
     }
 }
 
@@ -465,7 +340,7 @@ mod tests {
     use std::io::Write;
     use std::os::unix::fs::chown;
     use std::os::unix::process::CommandExt;
-    use std::path::Path;
+    use std::path::{Path, PathBuf};
     use std::process::Command;
 
     use super::*;
@@ -473,10 +348,12 @@ mod tests {
     use crate::jit::limits::ReadLimits;
     use crate::objects::names::Naming;
     use crate::objects::{ObjectStore, Symbols};
+    use crate::roots::RootView;
+    use crate::sys::procfs;
 
     /// A perf map at this place, and the program whose it would be.
     fn program(perf_map: PathBuf, user: u32) -> JitProgram {
-        let home = Home { view: RootView::Ours, perf_map, owner: FileOwner(user), process: None };
+        let home = Home { view: RootView::Ours, perf_map, user, process: None };
         JitProgram { home: Some(Arc::new(home)), ..JitProgram::default() }
     }
 
@@ -571,7 +448,7 @@ mod tests {
 
     const STRANGER: u32 = 54_321;
 
-    /// A perf map, whose it is, and another user who has none. Its user is a stranger if we may give it away.
+    /// A perf map, the user that it belongs to, and another one. It is given to a stranger where that is permitted.
     fn perf_map_of_another(folder: &Path) -> (PathBuf, u32, u32) {
         let perf_map = folder.join("perf-7.map");
         std::fs::write(&perf_map, "1000 10 forged\n").unwrap();
@@ -606,7 +483,7 @@ mod tests {
             let home = Home {
                 view: RootView::Ours,
                 perf_map: perf_map.clone(),
-                owner: FileOwner(before),
+                user: before,
                 process: Some((process.id(), began)),
             };
             let mut program = JitProgram { home: Some(Arc::new(home)), ..JitProgram::default() };

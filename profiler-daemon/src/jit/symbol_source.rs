@@ -7,9 +7,10 @@ use rustc_hash::FxHashMap;
 use symbolizer::{CodePlace, JitDump, NamedFrame};
 
 use super::NO_FILE;
+use super::home::{FoundPerfMap, Home, OwnPerfMap};
 use super::limits::ReadLimits;
 use super::perf_map::PerfMapFile;
-use super::program::{Awaited, CodeFile, FoundPerfMap, Home, JitJournal, OwnPerfMap};
+use super::program::{Awaited, CodeFile, JitJournal};
 use crate::objects::names::{NameRoom, Naming};
 use crate::opener::Mount;
 use crate::roots::Roots;

@@ -255,7 +255,7 @@ impl JitDump {
         self.end_with(Reason::TooLarge { what: "the jitdump".into(), bytes });
     }
 
-    /// Nothing more is read: nobody knows what code comes after that which was read. The first reason stays.
+    /// Nothing more is read: what code comes after that which was read is not known. The first reason stays.
     fn end_with(&mut self, reason: Reason) {
         self.end.get_or_insert(reason);
         self.is_behind = false;

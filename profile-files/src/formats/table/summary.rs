@@ -29,7 +29,7 @@ const LARGE: f64 = 0.01;
 const WORTH_A_SHARE_S: f64 = 0.01;
 
 /// Label and text.
-pub(super) type SummaryLine = (&'static str, String);
+pub(crate) type SummaryLine = (&'static str, String);
 
 /// What the run was and cost, and what is missing of it.
 pub(super) fn about_run(profile: &SymbolizedProfile, table: &FunctionTable) -> Vec<SummaryLine> {

@@ -200,7 +200,7 @@ fn profiles_are_added_up_by_a_few_threads_and_all_who_ask_are_answered() {
     });
 }
 
-/// Keeps a window of `RANGE` in the folder whose names take between one and two MiB.
+/// Keeps a window of `RANGE` in the folder, with names of one to two MiB.
 fn keep_long_window(folder: &Path) {
     let mut profile = profile_files::testing::profile();
     for function in &mut profile.functions {

@@ -151,7 +151,7 @@ impl ExportSchedule {
         self.paced_ns = now_ns.saturating_add((pause_ns as u64).min(LONGEST_PACED_NS));
     }
 
-    /// Somebody may have mended what was wrong: the next attempt waits no longer. What is known of the backend stays.
+    /// What was wrong may have been mended: the next attempt waits no longer. What is known of the backend stays.
     pub(super) fn try_at_once(&mut self) {
         self.next_ns = 0;
     }
