@@ -309,7 +309,7 @@ impl RateController {
     }
 
     /// Figures of the kernel's handler in this target, once it was timed.
-    pub fn handler(&self) -> Option<FieldFigures> {
+    pub fn handler(&mut self) -> Option<FieldFigures> {
         self.meter.handler()
     }
 

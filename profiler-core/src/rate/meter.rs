@@ -287,7 +287,7 @@ impl OverheadMeter {
     }
 
     /// Figures of the handler in this target; `None` before it was timed, or if the calibration did not time it.
-    pub fn handler(&self) -> Option<FieldFigures> {
+    pub fn handler(&mut self) -> Option<FieldFigures> {
         let usual = self.calm.per_sample();
         self.prices.field(usual.frames, usual.bytes)
     }

@@ -73,6 +73,17 @@ struct Field {
     samples: u64,
     samples_since_step: u64,
     recent: VecDeque<HandlerTime>,
+    modes: KnownModes,
+}
+
+/// The modes of the cost as they were found last. To look for them takes milliseconds.
+#[derive(Clone, Debug, Default)]
+struct KnownModes {
+    modes: Vec<CostMode>,
+    /// What a usual sample cost then (ns).
+    usual_ns: f64,
+    /// From how many times on they are looked for again.
+    until_samples: u64,
 }
 
 impl Prices {
@@ -152,8 +163,8 @@ impl Prices {
     }
 
     /// The handler in the field for samples with `frames` and `bytes`; `None` before it was timed.
-    pub(super) fn field(&self, frames: f64, bytes: f64) -> Option<FieldFigures> {
-        let field = self.known()?;
+    pub(super) fn field(&mut self, frames: f64, bytes: f64) -> Option<FieldFigures> {
+        let field = self.field.as_mut().filter(|field| field.samples > 0)?;
         let (time, sample) = field.parts(frames, bytes)?;
         Some(FieldFigures { time, samples: field.samples, modes: field.modes(sample.mean_ns) })
     }
@@ -178,6 +189,7 @@ impl Field {
             samples: 0,
             samples_since_step: 0,
             recent: VecDeque::with_capacity(RECENT_TIMES),
+            modes: KnownModes::default(),
         }
     }
 
@@ -187,6 +199,7 @@ impl Field {
             self.regression = from_priors(&self.calibrated);
             self.samples_since_step = 0;
             self.recent.clear();
+            self.modes = KnownModes::default();
         }
         for time in times {
             let counts = [1.0, time.frames as f64, time.stack_bytes as f64];
@@ -248,8 +261,23 @@ impl Field {
         Some((handler, sample))
     }
 
-    /// The cost modes of samples, with each time scaled to the usual stack, for which a sample costs `usual_ns`.
-    fn modes(&self, usual_ns: f64) -> Vec<CostMode> {
+    /// The cost modes of samples, with each time scaled to the usual stack, for which a sample costs `usual_ns`. They are those of
+    /// before until a quarter of the times are new.
+    fn modes(&mut self, usual_ns: f64) -> Vec<CostMode> {
+        if self.recent.len() < FEWEST_TIMES {
+            return Vec::new();
+        }
+        if self.samples >= self.modes.until_samples {
+            let new_times = self.recent.len() as u64 / 4;
+            let until_samples = self.samples.saturating_add(new_times);
+            self.modes = KnownModes { modes: self.find_modes(usual_ns), usual_ns, until_samples };
+        }
+        let change_us = (usual_ns - self.modes.usual_ns) * 1e-3;
+        let now = |mode: &CostMode| CostMode { overhead_us: mode.overhead_us + change_us, ..*mode };
+        self.modes.modes.iter().map(now).collect()
+    }
+
+    fn find_modes(&self, usual_ns: f64) -> Vec<CostMode> {
         let beyond_expected = |time: &HandlerTime| {
             let expected = self.handler(time.frames as f64, time.stack_bytes as f64)?;
             Some(usual_ns + time.time_ns - expected.mean_ns)

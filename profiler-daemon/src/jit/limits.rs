@@ -33,7 +33,12 @@ impl ReadLimits {
         Self { journal_bytes: MOST_OF_ENDED, list_bytes: LISTS_OF_ENDED, may_wait: false, is_exceeded: false }
     }
 
-    /// Which thread reads.
+    /// For a thread that names and has no time left: nothing is read.
+    pub(super) fn of_known() -> Self {
+        Self { journal_bytes: 0, list_bytes: 0, may_wait: false, is_exceeded: false }
+    }
+
+    /// How long a file system is waited for.
     pub(super) fn wait(&self) -> Wait {
         if self.may_wait { Wait::Naming } else { Wait::Sampling }
     }

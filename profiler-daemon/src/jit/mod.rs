@@ -205,7 +205,7 @@ impl JitStore {
         self.symbols = others;
         let refused = self.refused.iter().copied().filter(|&process| is_cut(process)).collect();
         self.refused.retain(|process| !is_cut(*process) || live.contains(process));
-        Generated { sources, symbols, refused }
+        Generated { sources, symbols, refused, left: FxHashSet::default() }
     }
 
     /// Programs that are followed.
@@ -238,18 +238,36 @@ pub(crate) struct Generated {
     symbols: FxHashMap<ProcessIndex, JitSymbols>,
     /// Those that could not be followed.
     refused: FxHashSet<ProcessIndex>,
+    /// Those that there was no time to read.
+    left: FxHashSet<ProcessIndex>,
 }
 
 impl Generated {
-    /// Reads the names of these frames, in the naming `now`.
-    pub(crate) fn read(&mut self, frames: &[Frame], roots: &Roots, room: &NameRoom, now: Naming) {
+    /// Reads the names of these frames, in the naming `now`, process by process while there is time. Then what was read before is
+    /// all that has a name.
+    pub(crate) fn read(
+        &mut self,
+        frames: &[Frame],
+        roots: &Roots,
+        room: &NameRoom,
+        now: Naming,
+        is_there_time: &mut dyn FnMut() -> bool,
+    ) {
         let mut limits = ReadLimits::of_naming();
         for (process, addresses) in by_process(frames) {
-            if let Some(source) = self.sources.remove(&process) {
-                self.symbols.insert(process, source.symbols(&addresses, roots, room, now, &mut limits));
+            let Some(source) = self.sources.remove(&process) else { continue };
+            if !is_there_time() {
+                self.left.insert(process);
+                limits = ReadLimits::of_known();
             }
+            self.symbols.insert(process, source.symbols(&addresses, roots, room, now, &mut limits));
         }
         self.sources.clear();
+    }
+
+    /// Whether there was no time to read all that a process named.
+    pub(crate) fn is_left(&self, process: ProcessIndex) -> bool {
+        self.left.contains(&process)
     }
 
     /// What a process named.

@@ -199,16 +199,47 @@ fn is_no_object(file: &File) -> bool {
     }
 }
 
-/// Reads unwind tables when a sample needs them. What is not answered in time counts as refused, and is asked for again.
+/// Reads unwind tables when a sample needs them. What cannot be read now is asked for again: its file system may answer later, and
+/// we may have fewer files open.
 fn later(file: HeldFile, room: Arc<Room>, once: OnceCost) -> ReadLater {
     Arc::new(move |range, takes| {
         let len = usize::try_from(range.end - range.start).ok()?;
         room.read(takes, || {
             let read = file.read_to_sample(range.start, len, once.clone());
-            if read.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::TimedOut) {
+            if read.as_ref().is_err_and(may_pass) {
                 room.note_unanswered();
             }
             read.ok()
         })
     })
+}
+
+/// Whether reading a file may succeed another time: what is not in it will not.
+fn may_pass(error: &io::Error) -> bool {
+    !matches!(error.kind(), io::ErrorKind::UnexpectedEof | io::ErrorKind::NotFound)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::objects::Symbols;
+
+    #[test]
+    fn tables_that_cannot_be_read_now_are_asked_for_again_and_those_that_are_not_there_are_not() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("lib.so");
+        std::fs::write(&path, [7; 100]).unwrap();
+        let store = ObjectStore::new(&Symbols::new(1 << 20));
+        let read = |file: File, range| {
+            let held = store.files.hold(file, Version::new(&path.metadata().unwrap()));
+            let room = Room::new(&store.memory);
+            let bytes = later(held, Arc::clone(&room), OnceCost::default())(range, 10);
+            (bytes.is_some(), bytes.is_none() && room.is_wanted())
+        };
+        let readable = || File::open(&path).unwrap();
+        assert_eq!(read(readable(), 90..100), (true, false));
+        assert_eq!(read(readable(), 95..105), (false, false));
+        let refused = File::options().write(true).open(&path).unwrap(); // what fails as a disk does
+        assert_eq!(read(refused, 90..100), (false, true));
+    }
 }

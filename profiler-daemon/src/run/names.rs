@@ -77,7 +77,8 @@ pub(crate) fn symbolize(
     symbolize_cut(Cut::new(collected), scale, run, debuginfod, cancel, pause)
 }
 
-/// [`symbolize`] for a cut that is already taken apart. `pause` is called before each object is read, and may block.
+/// [`symbolize`] for a cut that is already taken apart. `pause` is called before each object and each program's list is
+/// read, and may block.
 pub(crate) fn symbolize_cut(
     cut: Cut,
     scale: f64,
@@ -86,7 +87,7 @@ pub(crate) fn symbolize_cut(
     cancel: &CancelFlag,
     pause: &mut dyn FnMut(),
 ) -> SymbolizedProfile {
-    let cut = cut.begin();
+    let cut = cut.begin(cancel, pause);
     let mut profile =
         SymbolizedProfile { windows: cut.aggregate.windows.clone(), run, ..SymbolizedProfile::default() };
     let debuginfod = debuginfod.map(|servers| Arc::new(Debuginfod::new(servers)));
@@ -111,10 +112,17 @@ impl Cut {
     }
 
     /// Begins the naming of this cut, and reads the names of generated code.
-    fn begin(mut self) -> Self {
+    fn begin(mut self, cancel: &CancelFlag, pause: &mut dyn FnMut()) -> Self {
         self.naming = self.objects.names.begin();
         let Objects { roots, names, .. } = &self.objects;
-        self.generated.read(self.aggregate.frames.frames(), roots, names, self.naming);
+        let mut is_there_time = || {
+            let is_cancelled = cancel.is_set();
+            if !is_cancelled {
+                pause();
+            }
+            !is_cancelled
+        };
+        self.generated.read(self.aggregate.frames.frames(), roots, names, self.naming, &mut is_there_time);
         self
     }
 
@@ -482,6 +490,9 @@ fn module_without_object(place: &str) -> ModuleInfo {
 /// Why code that is in no object has no name; `place` says where it lies.
 fn not_named(frame: Frame, cut: &Cut, place: &str) -> Unknown {
     let generator = frame.object.generator();
+    if generator.is_some_and(|process| cut.generated.is_left(process)) {
+        return remedy::no_time();
+    }
     let symbols = generator.and_then(|process| cut.generated.of(process));
     let unread = || generator.map_or(NO_FILE, |process| cut.generated.missing(process));
     let missing = symbols.map_or_else(unread, |symbols: &JitSymbols| &symbols.missing);

@@ -1,13 +1,17 @@
 //! Which processes' mappings are read again from `/proc`, and when.
 //!
 //! Without its mappings, no stack of a process has a name. Their records may be lost or damaged; a sample in
-//! memory that was never reported shows this, too.
+//! memory that was never reported shows this, too. A process decides how many mappings it has and how often they change, so
+//! the time for reading them is bounded: that of each process, and that of all.
 
 use rustc_hash::FxHashMap;
 
 /// Shortest time between two rounds of reading mappings (ns), each of a limited number of processes.
 const INTERVAL_NS: u64 = 50_000_000;
 const AT_ONCE: usize = 64;
+/// Own CPU time for reading one process, and all of them: one in this many of any time, but for one reading or round.
+const TIME_PER_READING: u64 = 50;
+const TIME_PER_ROUND: u64 = 10;
 /// Pause before a process is read again if that brought nothing new, at first and at most (ns).
 const FIRST_PAUSE_NS: u64 = 50_000_000;
 const LONGEST_PAUSE_NS: u64 = 10_000_000_000;
@@ -29,6 +33,8 @@ pub(super) struct Rereads {
     pauses: FxHashMap<u32, Pause>,
     /// Until when those of a process are believed without records (ns).
     believed: FxHashMap<u32, u64>,
+    /// Until when processes are left alone that took long to read (ns).
+    rests: FxHashMap<u32, u64>,
     /// How many processes may still be read in this interval.
     left: usize,
     interval_ends_ns: u64,
@@ -68,6 +74,17 @@ impl Rereads {
         };
     }
 
+    /// Reading a process at this moment took so much own CPU time.
+    pub(super) fn took(&mut self, pid: u32, now_ns: u64, cpu_ns: u64) {
+        self.rests.insert(pid, now_ns.saturating_add(cpu_ns.saturating_mul(TIME_PER_READING)));
+        self.interval_ends_ns =
+            self.interval_ends_ns.max(now_ns).saturating_add(cpu_ns.saturating_mul(TIME_PER_ROUND));
+    }
+
+    fn rests(&self, pid: u32, now_ns: u64) -> bool {
+        self.rests.get(&pid).is_some_and(|&until_ns| now_ns < until_ns)
+    }
+
     /// A process has the mappings of another, as far as these are known.
     pub(super) fn inherited(&mut self, pid: u32, parent: u32) {
         match self.known_after.get(&parent).copied() {
@@ -78,13 +95,19 @@ impl Rereads {
 
     /// Whether to read a process that was sampled, since a record of it may have been lost.
     pub(super) fn is_owed(&mut self, pid: u32, now_ns: u64) -> bool {
-        if self.known_after.get(&pid).copied().unwrap_or(0) == self.losses {
+        if self.known_after.get(&pid).copied().unwrap_or(0) == self.losses || self.rests(pid, now_ns) {
             return false;
         }
-        self.begin_interval(now_ns);
-        let has_room = self.left > 0;
-        self.left -= usize::from(has_room);
-        has_room
+        self.has_room(now_ns)
+    }
+
+    /// Whether to read a process for one mapping that says too little of itself. If not, it is read at a later sample.
+    pub(super) fn is_asked_for(&mut self, pid: u32, now_ns: u64) -> bool {
+        let is_read = !self.rests(pid, now_ns) && self.has_room(now_ns);
+        if !is_read {
+            self.owe(pid);
+        }
+        is_read
     }
 
     /// Whether to read a process that was sampled where nothing is mapped, as far as known at this `generation`.
@@ -92,7 +115,8 @@ impl Rereads {
         self.begin_interval(now_ns);
         let last = self.pauses.get(&pid);
         let told_nothing = last.is_some_and(|last| last.generation == generation);
-        if self.left == 0 || told_nothing && last.is_some_and(|last| now_ns < last.until_ns) {
+        let is_too_early = told_nothing && last.is_some_and(|last| now_ns < last.until_ns);
+        if self.left == 0 || is_too_early || self.rests(pid, now_ns) {
             return false;
         }
         self.left -= 1;
@@ -107,7 +131,7 @@ impl Rereads {
     /// Whether to read a process that was sampled, since no record reports its mappings: now and then, from its first
     /// sample on.
     pub(super) fn is_old(&mut self, pid: u32, now_ns: u64) -> bool {
-        if !self.are_unreported {
+        if !self.are_unreported || self.rests(pid, now_ns) {
             return false;
         }
         self.begin_interval(now_ns);
@@ -125,6 +149,14 @@ impl Rereads {
         self.pauses.remove(&pid);
         self.believed.remove(&pid);
         self.known_after.remove(&pid);
+        self.rests.remove(&pid);
+    }
+
+    fn has_room(&mut self, now_ns: u64) -> bool {
+        self.begin_interval(now_ns);
+        let has_room = self.left > 0;
+        self.left -= usize::from(has_room);
+        has_room
     }
 
     fn begin_interval(&mut self, now_ns: u64) {
@@ -196,5 +228,53 @@ mod tests {
         let mut rereads = Rereads::default();
         let asked = (0..10_000).filter(|&pid| rereads.is_worthwhile(pid, 1, 5)).count();
         assert_eq!(asked, AT_ONCE);
+    }
+
+    #[test]
+    fn a_process_with_many_mappings_is_read_for_a_small_share_of_the_time_whatever_it_does() {
+        const READING_NS: u64 = 30_000_000; // 65,530 mappings
+        let mut rereads = Rereads::default();
+        let (mut spent_ns, mut generation) = (0, 0);
+        for now_ns in (0..60_000).map(|ms| ms * 1_000_000) {
+            rereads.lost();
+            generation += 1; // it maps something new each time
+            let is_read = match generation % 3 {
+                0 => rereads.is_owed(7, now_ns),
+                1 => rereads.is_asked_for(7, now_ns),
+                _ => rereads.is_worthwhile(7, generation, now_ns),
+            };
+            if is_read {
+                rereads.read(7);
+                rereads.took(7, now_ns, READING_NS);
+                spent_ns += READING_NS;
+            }
+        }
+        assert!((1_100_000_000..=1_250_000_000).contains(&spent_ns), "{spent_ns} ns of a minute");
+    }
+
+    #[test]
+    fn many_processes_that_map_something_all_the_time_are_read_for_a_tenth_of_the_time() {
+        const READING_NS: u64 = 500_000;
+        let mut rereads = Rereads::default();
+        let mut spent_ns = 0;
+        for now_ns in (0..10_000).map(|ms| ms * 1_000_000) {
+            for pid in 1..=1_000 {
+                if rereads.is_worthwhile(pid, now_ns, now_ns) {
+                    rereads.took(pid, now_ns, READING_NS);
+                    spent_ns += READING_NS;
+                }
+            }
+        }
+        assert!((800_000_000..=1_100_000_000).contains(&spent_ns), "{spent_ns} ns of ten seconds");
+    }
+
+    #[test]
+    fn a_mapping_that_is_not_asked_for_now_is_read_at_a_later_sample() {
+        let mut rereads = Rereads::default();
+        assert!(rereads.is_asked_for(7, 0));
+        rereads.took(7, 0, 1_000_000);
+        assert!(!rereads.is_asked_for(7, 1_000_000));
+        assert!(!rereads.is_owed(7, 2_000_000), "too early");
+        assert!(rereads.is_owed(7, 100_000_000));
     }
 }

@@ -30,7 +30,7 @@ fn dear_copies(i: u64) -> HandlerTime {
 
 #[test]
 fn before_it_is_timed_the_calibration_holds() {
-    let prices = Prices::new(calibrated());
+    let mut prices = Prices::new(calibrated());
     assert_eq!(prices.sample(30.0, 8_192.0), calibrated().sample(30.0, 8_192.0));
     assert_eq!(prices.parts_ns(30.0, 8_192.0), [12_000.0, 50.0, 0.2]);
     assert_eq!(prices.field(30.0, 8_192.0), None);
@@ -128,6 +128,28 @@ fn cold_and_warm_are_told_apart_whatever_the_stacks() {
         stack_bytes: 0,
     }));
     assert_eq!(prices.field(20.0, 0.0).unwrap().modes, []);
+}
+
+/// Every window of every target asks for them, and to look for them takes milliseconds.
+#[test]
+fn modes_are_looked_for_again_when_a_quarter_of_the_times_is_new() {
+    let mut prices = Prices::new(calibrated());
+    let of = |i: u64| {
+        let cold_ns = if i.is_multiple_of(4) { 4_000.0 } else { 0.0 };
+        HandlerTime { time_ns: 2_000.0 + cold_ns, frames: 20, stack_bytes: 0 }
+    };
+    let shares = |prices: &mut Prices| -> Vec<f64> {
+        prices.field(20.0, 0.0).unwrap().modes.iter().map(|mode| mode.share).collect()
+    };
+    prices.observe(&times(400, 150.0, 4, of));
+    let first = shares(&mut prices);
+    assert_eq!(first.len(), 2);
+    prices.observe(&times(99, 150.0, 5, of));
+    assert_eq!(shares(&mut prices), first, "not yet");
+    prices.observe(&times(1, 150.0, 6, of));
+    assert_ne!(shares(&mut prices), first);
+    let dearer = prices.field(30.0, 0.0).unwrap().modes[0].overhead_us;
+    assert!(dearer > prices.field(20.0, 0.0).unwrap().modes[0].overhead_us, "they follow the usual stack");
 }
 
 /// If the handler is timed in a program, the rest is what was measured beside the handler, and not what is stated for unknown

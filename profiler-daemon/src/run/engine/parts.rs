@@ -119,7 +119,7 @@ impl<L: DecisionLog> Engine<L> {
     }
 
     /// The figures that do not depend on what was collected.
-    pub(super) fn figures(&self) -> RunFigures {
+    pub(super) fn figures(&mut self) -> RunFigures {
         RunFigures {
             account: Account::default(),
             cost: self.controller.cost(),

@@ -249,7 +249,7 @@ impl<L: DecisionLog> Engine<L> {
         let once = self.session.begin_once();
         self.book_shares();
         let collected = cut(&mut self.session);
-        let of_all = self.figures(); // once: to look for modes of the cost takes milliseconds
+        let of_all = self.figures();
         let with_figures = collected.into_iter().filter_map(|(owner, collected)| {
             let figures = self.share_figures(owner, &collected.span, &of_all)?;
             Some((owner, collected, figures))

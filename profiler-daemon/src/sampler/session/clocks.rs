@@ -10,9 +10,10 @@ use crate::sys::clock;
 
 /// Most known processes: fewer live at a time.
 const MOST: usize = 1 << 17;
-/// Up to so many clocks are all read at each look: .1 ms of own CPU time. A process with few samples is then known until shortly before its
-/// end.
-const FEW: usize = 256;
+/// Up to so many clocks are all read at each look, and more of them once a second (ns): a reading takes up to 1 µs of own CPU time.
+/// So a process with few samples is known until shortly before its end.
+const FEW: usize = 32;
+const EACH_EVERY_NS: u64 = 1_000_000_000;
 
 /// What is known of one.
 #[derive(Clone, Copy, Debug, Default)]
@@ -42,6 +43,8 @@ pub(super) struct Correction {
 #[derive(Debug, Default)]
 pub(super) struct ProcessClocks {
     clocks: FxHashMap<u32, ProcessClock>,
+    /// When all of them were last read (ns).
+    each_read_ns: u64,
 }
 
 /// CPU time of a target among others: by the clocks of its processes, and by the samples of those that have ended. The kernel's account of
@@ -85,8 +88,12 @@ impl ClockedCpu {
 
     /// The total so far (ns).
     pub(super) fn read(&mut self) -> u64 {
-        self.cpu_ns +=
-            self.clocks.read(true).into_iter().map(|(_, correction)| correction.off_ns).sum::<f64>();
+        self.cpu_ns += self
+            .clocks
+            .read(true, clock::monotonic_ns())
+            .into_iter()
+            .map(|(_, correction)| correction.off_ns)
+            .sum::<f64>();
         self.total_ns = self.total_ns.max(self.cpu_ns as u64);
         self.total_ns
     }
@@ -148,10 +155,12 @@ impl ProcessClocks {
         self.clocks.remove(&pid).map_or_else(WeightedSum::default, |clock| clock.sampled)
     }
 
-    /// By how much each process that was sampled since the last time, or each of all (`is_each`, or if there are few), used more than its
-    /// samples stand for.
-    pub(super) fn read(&mut self, is_each: bool) -> Vec<(u32, Correction)> {
-        let is_each = is_each || self.clocks.len() <= FEW;
+    /// By how much each process that was sampled since the last time, or each of all (`is_each`, if there are few, or once a second),
+    /// used more than its samples stand for.
+    pub(super) fn read(&mut self, is_each: bool, now_ns: u64) -> Vec<(u32, Correction)> {
+        let is_due = now_ns >= self.each_read_ns.saturating_add(EACH_EVERY_NS);
+        let is_each = is_each || is_due || self.clocks.len() <= FEW;
+        self.each_read_ns = if is_each { now_ns } else { self.each_read_ns };
         let is_asked = |clock: &ProcessClock| !clock.is_waiting && (is_each || clock.sampled.sum > 0.0);
         let asked = self.clocks.iter_mut().filter(|(_, clock)| is_asked(clock));
         asked.filter_map(|(pid, clock)| Some((*pid, clock.read(*pid)?))).collect()
@@ -171,5 +180,29 @@ impl ProcessClock {
         self.read_ns = now_ns;
         let (sampled, settled) = (std::mem::take(&mut self.sampled), std::mem::take(&mut self.settled));
         Some(Correction { off_ns: used_ns - sampled.sum - settled.sum, unsure: settled })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn many_clocks_are_read_where_there_are_samples_and_all_of_them_once_a_second() {
+        let mut clocks = ProcessClocks::default();
+        let own = std::process::id();
+        clocks.born(own);
+        clocks.born(6_000_000 + FEW as u32); // no process has such numbers
+        assert_eq!(clocks.read(false, 5).len(), 1, "all of a few, of which one runs");
+        for other in 0..FEW as u32 {
+            clocks.born(6_000_000 + other);
+        }
+        let read = |clocks: &mut ProcessClocks, now_ns| clocks.read(false, now_ns).len();
+        assert_eq!(read(&mut clocks, 5 + EACH_EVERY_NS / 2), 0);
+        assert!(clocks.sampled(own, 1_000));
+        assert_eq!(read(&mut clocks, 6 + EACH_EVERY_NS / 2), 1, "it was sampled");
+        assert_eq!(read(&mut clocks, 5 + EACH_EVERY_NS), 1, "a second is over");
+        assert_eq!(read(&mut clocks, 6 + EACH_EVERY_NS), 0);
+        assert_eq!(clocks.read(true, 7 + EACH_EVERY_NS).len(), 1, "a window ends");
     }
 }

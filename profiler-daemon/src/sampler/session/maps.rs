@@ -42,6 +42,15 @@ impl Session {
         Ok(all.into_iter().map(original).collect())
     }
 
+    /// Reads something of a process again. Its next readings wait the longer, the longer this one takes.
+    fn read_again<T>(&mut self, pid: u32, read: impl FnOnce(&mut Self) -> T) -> T {
+        let before_ns = clock::thread_cpu_ns();
+        let found = read(self);
+        let took_ns = clock::thread_cpu_ns().saturating_sub(before_ns);
+        self.rereads.took(pid, clock::monotonic_ns(), took_ns);
+        found
+    }
+
     /// Takes in a mapping from a record.
     pub(super) fn mapping_reported(&mut self, mapped: &Mapped) {
         let origin = self.origin(mapped);
@@ -56,7 +65,11 @@ impl Session {
         if !is_code_without_file(&mapped.path) || !self.processes.get(mapped.pid).is_some_and(is_over_file) {
             return None;
         }
-        let now = procfs::mapped_code(mapped.pid, is_code_without_file).ok()?;
+        if !self.rereads.is_asked_for(mapped.pid, clock::monotonic_ns()) {
+            return None;
+        }
+        let read = |_: &mut Self| procfs::mapped_code(mapped.pid, is_code_without_file);
+        let now = self.read_again(mapped.pid, read).ok()?;
         let is_it = |code: &&MappedCode| {
             let other = &code.mapped;
             (other.start..other.start.saturating_add(other.len)).contains(&mapped.start)
@@ -100,7 +113,7 @@ impl Session {
     fn make_room_for(&mut self, mapped: &Mapped) {
         let generation = self.processes.get(mapped.pid).map_or(0, |process| process.generation);
         if self.rereads.is_worthwhile(mapped.pid, generation, clock::monotonic_ns())
-            && let Ok(maps) = self.read_code(mapped.pid)
+            && let Ok(maps) = self.read_again(mapped.pid, |session| session.read_code(mapped.pid))
         {
             self.processes.forget_mappings(mapped.pid);
             self.counts.maps_reread += 1;
@@ -115,7 +128,7 @@ impl Session {
     fn read_maps(&mut self, pid: u32) {
         let once = self.begin_once();
         self.rereads.read(pid);
-        if let Ok(maps) = self.read_code(pid) {
+        if let Ok(maps) = self.read_again(pid, |session| session.read_code(pid)) {
             maps.iter().for_each(|mapped| self.mapped(mapped));
             self.stacks.unwinder.note_change();
             self.counts.maps_reread += 1;

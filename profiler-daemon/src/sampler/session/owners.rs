@@ -510,9 +510,9 @@ impl Owners {
     }
 
     /// Corrects the CPU time of targets by the clocks of their processes: of those sampled since the last call, or of
-    /// all (`is_each`).
+    /// all (`is_each`, and once a second).
     pub(super) fn read_clocks(&mut self, is_each: bool) {
-        for (pid, correction) in self.clocks.read(is_each) {
+        for (pid, correction) in self.clocks.read(is_each, clock::monotonic_ns()) {
             self.correct(pid, correction);
         }
         self.shares.values_mut().for_each(OwnerShare::read_group);

@@ -214,6 +214,30 @@ fn several_cuts_of_a_live_session_are_one_run() {
     assert_eq!(kernel_apart(&sums), kernel_apart(&whole));
 }
 
+/// A perf map may have hundreds of megabytes.
+#[test]
+fn perf_maps_are_read_at_the_pace_of_all_naming_and_not_once_it_is_cancelled() {
+    let target = Target::idle();
+    let mut session = session(&target, MEMORY);
+    write_perf_map(&target, "made");
+    let mut cut = || {
+        add(&mut session, target.pid(), &[], &[GENERATED], 1_000);
+        session.cut(clock::monotonic_ns())
+    };
+    let (cancelled, pauses) = (CancelFlag::default(), std::cell::Cell::new(0));
+    let named = |cut, cancel: &CancelFlag| {
+        symbolize(cut, 1.0, Run::default(), None, cancel, &mut || pauses.set(pauses.get() + 1))
+    };
+    cancelled.set();
+    let left = named(cut(), &cancelled);
+    assert!(left.locations[0].unknown.as_ref().unwrap().reason.contains("before its name was looked for"));
+    assert_eq!(pauses.get(), 0);
+    let read = named(cut(), &CancelFlag::default());
+    assert_eq!((read.functions[0].name.as_str(), pauses.get()), ("made", 1));
+    let known = named(cut(), &cancelled);
+    assert_eq!(known.functions[0].name, "made", "nothing has to be read for it");
+}
+
 #[test]
 fn what_was_named_once_is_named_again_for_nothing() {
     let target = Target::idle();
