@@ -70,7 +70,7 @@ impl AttachMode {
 pub const GROUP_SWITCH: f64 = 1.9;
 
 /// Events beyond which single threads are not attached to unless nothing else is permitted.
-const MANY_EVENTS: usize = 256;
+pub const MANY_EVENTS: usize = 256;
 /// Context switches of a target (per second of wall time) from which events of single threads are too dear to begin with:
 /// at half a microsecond each, a fifth of a budget of 1%.
 const MANY_SWITCHES_PER_S: f64 = 4000.0;

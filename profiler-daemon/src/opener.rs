@@ -271,6 +271,14 @@ impl Opener {
         self.shared.lock().is_stalled(mount, clock::monotonic_ns())
     }
 
+    /// For how long this mount has not answered (ns), if that is longer than anything may take; otherwise 0.
+    pub(crate) fn stalled_ns(&self, mount: &Mount) -> u64 {
+        let (state, now_ns) = (self.shared.lock(), clock::monotonic_ns());
+        let queue = state.mounts.get(mount).filter(|queue| queue.is_stalled(now_ns));
+        let running = queue.and_then(|queue| queue.running.as_ref());
+        running.map_or(0, |(_, since_ns)| now_ns.saturating_sub(*since_ns).max(1))
+    }
+
     /// Sampling begins: from now on, waiting for long loses samples.
     pub(crate) fn sampling_begins(&self) {
         let mut state = self.shared.lock();

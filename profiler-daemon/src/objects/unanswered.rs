@@ -15,6 +15,8 @@ const MOST_AWAITED: usize = 1_024;
 const MOST_PROCESSES: usize = 4_096;
 /// Mounts that are reported.
 const MOST_REPORTED: usize = 64;
+/// They are reported after so long: on a machine that is overloaded, sound disks take longer than the thread that samples waits (ns).
+const REPORTED_AFTER_NS: u64 = 5_000_000_000;
 
 /// A file, as mappings tell it.
 pub(super) type FileKey = (FileId, String);
@@ -26,6 +28,8 @@ type Answer = Option<FoundFile>;
 pub(super) struct Unanswered {
     answers: FxHashMap<FileKey, Receiver<Answer>>,
     processes: FxHashSet<u32>,
+    /// Mounts that may have to be reported, with the first path of each.
+    suspects: FxHashMap<Mount, String>,
     reported: FxHashSet<Mount>,
     /// Late answers of the opener's when processes were last handed out.
     seen: u64,
@@ -60,23 +64,41 @@ impl Unanswered {
         }
     }
 
-    /// Notes that a process has mapped such a file; the first of each mount is reported.
+    /// Notes that a process has mapped such a file.
     pub(super) fn note(&mut self, pid: u32, path: &str, mount: &Mount) {
         if self.processes.len() >= MOST_PROCESSES {
             self.processes.clear();
         }
         self.processes.insert(pid);
-        if self.reported.len() < MOST_REPORTED && self.reported.insert(mount.clone()) {
-            tracing::warn!(
-                "{path} has no names for now: its file system ({mount}) does not answer; mount it again or unmount it"
-            );
+        if self.suspects.len() + self.reported.len() < MOST_REPORTED && !self.reported.contains(mount) {
+            self.suspects.entry(mount.clone()).or_insert_with(|| path.to_owned());
         }
+    }
+
+    /// The mounts that do not answer, each once, with a path; `stalled_ns` says for how long one has not (0 if it does).
+    fn take_stalled(&mut self, stalled_ns: impl Fn(&Mount) -> u64) -> Vec<(Mount, String)> {
+        let mut stalled = Vec::new();
+        self.suspects.retain(|mount, path| {
+            let ns = stalled_ns(mount);
+            if ns >= REPORTED_AFTER_NS {
+                stalled.push((mount.clone(), std::mem::take(path)));
+            }
+            (1..REPORTED_AFTER_NS).contains(&ns)
+        });
+        self.reported.extend(stalled.iter().map(|(mount, _)| mount.clone()));
+        stalled
     }
 }
 
 impl ObjectStore {
     /// Processes to read again, since a file system has answered that did not.
     pub(crate) fn take_answered(&mut self) -> Vec<u32> {
+        let opener = self.files.opener();
+        for (mount, path) in self.unanswered.take_stalled(|mount| opener.stalled_ns(mount)) {
+            tracing::warn!(
+                "{path} has no names for now: its file system ({mount}) does not answer; mount it again or unmount it"
+            );
+        }
         let answers = self.files.opener().late_answers();
         if std::mem::replace(&mut self.unanswered.seen, answers) == answers {
             return Vec::new();
@@ -92,5 +114,32 @@ impl ObjectStore {
     /// What asks file systems that may not answer.
     pub(crate) fn opener(&self) -> &crate::opener::Opener {
         self.files.opener()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_mount_is_reported_once_and_only_if_it_does_not_answer_for_long() {
+        let mut unanswered = Unanswered::default();
+        let mount = |minor| Mount::Device { major: 8, minor };
+        let stalled = |unanswered: &mut Unanswered, ns: [u64; 2]| -> Vec<String> {
+            let of = |mount: &Mount| ns[usize::from(*mount == Mount::Device { major: 8, minor: 1 })];
+            unanswered.take_stalled(of).into_iter().map(|(_, path)| path).collect()
+        };
+        unanswered.note(1, "/a", &mount(0));
+        unanswered.note(2, "/b", &mount(1));
+        unanswered.note(2, "/c", &mount(1));
+        assert!(stalled(&mut unanswered, [60_000_000, 60_000_000]).is_empty(), "a disk that is busy");
+        assert_eq!(stalled(&mut unanswered, [0, REPORTED_AFTER_NS]), ["/b"]);
+        unanswered.note(2, "/c", &mount(1));
+        assert!(
+            stalled(&mut unanswered, [2 * REPORTED_AFTER_NS; 2]).is_empty(),
+            "the one answered, the other was reported"
+        );
+        unanswered.note(1, "/a", &mount(0));
+        assert_eq!(stalled(&mut unanswered, [REPORTED_AFTER_NS, 0]), ["/a"]);
     }
 }

@@ -19,7 +19,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use profiler_core::attach::{AttachChoice, AttachMode, GROUP_SWITCH, Observed};
+use profiler_core::attach::{AttachChoice, AttachMode, GROUP_SWITCH, MANY_EVENTS, Observed};
 
 use super::ways::Ways;
 use super::{Engine, MIN_STEP_NS};
@@ -360,8 +360,45 @@ impl<L: DecisionLog> Engine<L> {
     }
 }
 
-/// Events that clocks for each thread would need.
+/// Events that clocks for each thread would need, or a smaller number that is too many already.
 fn task_events(session: &Session) -> usize {
-    let threads = session.processes.live().map(|(pid, _)| procfs::thread_count(pid)).sum::<usize>();
-    threads.saturating_mul(limits::online_cpus().len())
+    let live = session.processes.live().map(|(pid, _)| pid);
+    count_events(&live.collect::<Vec<_>>(), limits::online_cpus().len(), procfs::thread_count)
+}
+
+/// The threads of a process are only counted where that can matter: it takes a file of `/proc` for each.
+fn count_events(pids: &[u32], cpus: usize, threads_of: impl Fn(u32) -> usize) -> usize {
+    let mut events = pids.len().saturating_mul(cpus); // a thread each at least
+    for &pid in pids {
+        if events > MANY_EVENTS {
+            break;
+        }
+        events = events.saturating_add(threads_of(pid).saturating_sub(1).saturating_mul(cpus));
+    }
+    events
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use super::*;
+
+    #[test]
+    fn threads_are_counted_until_their_events_are_too_many() {
+        let asked = Cell::new(0);
+        let count = |processes: u32, threads| {
+            asked.set(0);
+            let threads_of = |_| {
+                asked.set(asked.get() + 1);
+                threads
+            };
+            (count_events(&(1..=processes).collect::<Vec<_>>(), 2, threads_of), asked.get())
+        };
+        assert_eq!(count(10, 3), (60, 10));
+        assert_eq!(count(0, 3), (0, 0));
+        assert_eq!(count(200, 1), (400, 0), "a thread each is too many");
+        assert_eq!(count(100, 29), (200 + 56 + 56, 2), "those of two are");
+        assert_eq!(count(2, usize::MAX).0, usize::MAX);
+    }
 }

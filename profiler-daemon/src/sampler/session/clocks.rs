@@ -10,10 +10,12 @@ use crate::sys::clock;
 
 /// Most known processes: fewer live at a time.
 const MOST: usize = 1 << 17;
-/// Up to so many clocks are all read at each look, and more of them once a second (ns): a reading takes up to 1 µs of own CPU time.
-/// So a process with few samples is known until shortly before its end.
+/// Up to so many clocks are read at each look. A process with few samples is then known until shortly before its end.
 const FEW: usize = 32;
+/// More of them are read once a second, or more rarely where that would take a thousandth of a CPU (ns).
 const EACH_EVERY_NS: u64 = 1_000_000_000;
+const READING_NS: u64 = 1_000;
+const TIME_PER_READING: u64 = 1_000;
 
 /// What is known of one.
 #[derive(Clone, Copy, Debug, Default)]
@@ -155,31 +157,44 @@ impl ProcessClocks {
         self.clocks.remove(&pid).map_or_else(WeightedSum::default, |clock| clock.sampled)
     }
 
-    /// By how much each process that was sampled since the last time, or each of all (`is_each`, if there are few, or once a second),
-    /// used more than its samples stand for.
+    /// By how much each process used more than its samples stand for, if it is time to read the clocks (`is_each`: whether or not). When
+    /// that is never depends on samples: what is read just after one has more of them than its time, what ends before the next reading
+    /// fewer, and only the former would be corrected.
     pub(super) fn read(&mut self, is_each: bool, now_ns: u64) -> Vec<(u32, Correction)> {
-        let is_due = now_ns >= self.each_read_ns.saturating_add(EACH_EVERY_NS);
-        let is_each = is_each || is_due || self.clocks.len() <= FEW;
-        self.each_read_ns = if is_each { now_ns } else { self.each_read_ns };
-        let is_asked = |clock: &ProcessClock| !clock.is_waiting && (is_each || clock.sampled.sum > 0.0);
-        let asked = self.clocks.iter_mut().filter(|(_, clock)| is_asked(clock));
-        asked.filter_map(|(pid, clock)| Some((*pid, clock.read(*pid)?))).collect()
+        self.read_by(is_each, now_ns, clock::process_cpu_ns)
+    }
+
+    fn read_by(
+        &mut self,
+        is_each: bool,
+        now_ns: u64,
+        used_ns: impl Fn(u32) -> Option<u64>,
+    ) -> Vec<(u32, Correction)> {
+        let all = self.clocks.len();
+        let every_ns = EACH_EVERY_NS.max(all as u64 * READING_NS * TIME_PER_READING);
+        if !is_each && all > FEW && now_ns < self.each_read_ns.saturating_add(every_ns) {
+            return Vec::new();
+        }
+        self.each_read_ns = now_ns;
+        let asked = self.clocks.iter_mut().filter(|(_, clock)| !clock.is_waiting);
+        asked.filter_map(|(pid, clock)| Some((*pid, clock.read(used_ns(*pid)?)))).collect()
     }
 
     /// [`Self::read`] for one process.
     pub(super) fn read_one(&mut self, pid: u32) -> Option<Correction> {
-        self.clocks.get_mut(&pid).and_then(|clock| clock.read(pid))
+        let clock = self.clocks.get_mut(&pid)?;
+        clock::process_cpu_ns(pid).map(|now_ns| clock.read(now_ns))
     }
 }
 
 impl ProcessClock {
-    fn read(&mut self, pid: u32) -> Option<Correction> {
-        let now_ns = clock::process_cpu_ns(pid)?;
+    /// The clock shows `now_ns`.
+    fn read(&mut self, now_ns: u64) -> Correction {
         // A clock that went back belongs to a new process with this id, whose birth was not reported.
         let used_ns = now_ns.saturating_sub(self.read_ns) as f64;
         self.read_ns = now_ns;
         let (sampled, settled) = (std::mem::take(&mut self.sampled), std::mem::take(&mut self.settled));
-        Some(Correction { off_ns: used_ns - sampled.sum - settled.sum, unsure: settled })
+        Correction { off_ns: used_ns - sampled.sum - settled.sum, unsure: settled }
     }
 }
 
@@ -188,21 +203,56 @@ mod tests {
     use super::*;
 
     #[test]
-    fn many_clocks_are_read_where_there_are_samples_and_all_of_them_once_a_second() {
+    fn many_clocks_are_read_once_a_second_whatever_is_sampled() {
         let mut clocks = ProcessClocks::default();
         let own = std::process::id();
         clocks.born(own);
-        clocks.born(6_000_000 + FEW as u32); // no process has such numbers
-        assert_eq!(clocks.read(false, 5).len(), 1, "all of a few, of which one runs");
-        for other in 0..FEW as u32 {
-            clocks.born(6_000_000 + other);
-        }
+        clocks.born(6_000_000); // no process has such numbers
         let read = |clocks: &mut ProcessClocks, now_ns| clocks.read(false, now_ns).len();
-        assert_eq!(read(&mut clocks, 5 + EACH_EVERY_NS / 2), 0);
+        assert_eq!(read(&mut clocks, 5), 1, "of two, the one that runs");
+        assert_eq!(read(&mut clocks, 6), 1, "they are few");
+        (0..FEW as u32).for_each(|other| clocks.born(6_000_001 + other));
         assert!(clocks.sampled(own, 1_000));
-        assert_eq!(read(&mut clocks, 6 + EACH_EVERY_NS / 2), 1, "it was sampled");
-        assert_eq!(read(&mut clocks, 5 + EACH_EVERY_NS), 1, "a second is over");
-        assert_eq!(read(&mut clocks, 6 + EACH_EVERY_NS), 0);
+        assert_eq!(read(&mut clocks, 5 + EACH_EVERY_NS), 0);
+        assert_eq!(read(&mut clocks, 6 + EACH_EVERY_NS), 1);
         assert_eq!(clocks.read(true, 7 + EACH_EVERY_NS).len(), 1, "a window ends");
+        (0..2_000).for_each(|other| clocks.born(7_000_000 + other));
+        assert_eq!(read(&mut clocks, 7 + 3 * EACH_EVERY_NS), 0, "so many are read every other second");
+        assert_eq!(read(&mut clocks, 8 + 4 * EACH_EVERY_NS), 1);
+    }
+
+    /// A compiler is started again and again: half of its time is known by samples alone.
+    #[test]
+    fn processes_that_end_between_two_readings_have_in_the_mean_what_they_used() {
+        const STEP_NS: u64 = 100_000_000;
+        const LIVES_NS: u64 = 330_000_000;
+        const SAMPLE_NS: f64 = 45e6;
+        const PROCESSES: u32 = 20_000;
+        let mut clocks = ProcessClocks::default();
+        (1..=FEW as u32).for_each(|idle| clocks.born(idle));
+        let (mut random, mut counted_ns, mut now_ns) = (fastrand::Rng::with_seed(1), 0.0, 0);
+        for pid in 1_000..1_000 + PROCESSES {
+            clocks.born(pid);
+            let (begun_ns, ends_ns) = (now_ns, now_ns + LIVES_NS);
+            let mut sample_ns = begun_ns as f64;
+            loop {
+                sample_ns -= random.f64().ln() * SAMPLE_NS;
+                while (now_ns / STEP_NS + 1) * STEP_NS <= ends_ns.min(sample_ns as u64) {
+                    now_ns = (now_ns / STEP_NS + 1) * STEP_NS;
+                    let used_ns = |asked| (asked == pid).then(|| now_ns - begun_ns);
+                    let read = clocks.read_by(false, now_ns, used_ns);
+                    counted_ns += read.iter().map(|(_, correction)| correction.off_ns).sum::<f64>();
+                }
+                if sample_ns as u64 > ends_ns {
+                    break;
+                }
+                counted_ns += SAMPLE_NS;
+                clocks.sampled(pid, SAMPLE_NS as u64);
+            }
+            clocks.ended(pid);
+            now_ns = ends_ns;
+        }
+        let ratio = counted_ns / (f64::from(PROCESSES) * LIVES_NS as f64);
+        assert!((ratio - 1.0).abs() < 0.01, "{ratio}");
     }
 }

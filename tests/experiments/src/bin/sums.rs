@@ -1,7 +1,7 @@
 //! Checks that the CPU time of all targets adds up. A mix of difficult loads (builds, periodic jobs, servers that fork, shells that
 //! wait, permanent services) is divided by process, by user and by control group. In each division the targets' CPU time must be what
 //! the kernel charged to all programs of the machine, and that of a target what the kernel charged to it: exactly where its processes
-//! are permanent, within the interval that is stated where they come and go. Ends with an error otherwise.
+//! are permanent, within the interval that is stated where they come and go, as some of all do. Ends with an error otherwise.
 //!
 //! Options: `--seconds 200` (of each division; twenty more are for setting up), `--window 60` (s), `--only user`.
 
@@ -62,8 +62,9 @@ struct Found {
     samples: f64,
     /// CPU time that the kernel charged to programs that can be targets (s).
     busy_s: f64,
-    /// CPU time of all targets, over it.
+    /// CPU time of all targets, over it, and how far off that may be as stated.
     sum_ratio: f64,
+    sum_half_ratio: f64,
     /// Targets that the kernel accounts for: counted CPU time over what was charged, and how far off that may be as stated.
     accounts: BTreeMap<String, (f64, f64)>,
 }
@@ -219,6 +220,8 @@ fn look(division: Division, seconds: u64, folder: &Path) -> Result<Found> {
     let after = Look::of(&daemon, &mix, division)?;
     let since = |name: &String, cpu_s: f64| cpu_s - before.targets.get(name).map_or(0.0, |(cpu_s, _)| *cpu_s);
     let sum_s: f64 = after.targets.iter().map(|(name, (cpu_s, _))| since(name, *cpu_s)).sum();
+    // Each target's samples are its own.
+    let half_s = after.targets.values().map(|(_, half_s)| half_s * half_s).sum::<f64>().sqrt();
     let busy_s = after.busy_s - before.busy_s;
     let accounts = after.accounts.iter().map(|(name, charged_s)| {
         let (counted_s, half_s) =
@@ -232,6 +235,7 @@ fn look(division: Division, seconds: u64, folder: &Path) -> Result<Found> {
         samples: after.samples - before.samples,
         busy_s,
         sum_ratio: sum_s / busy_s,
+        sum_half_ratio: half_s / busy_s,
         accounts: accounts.collect::<Result<_>>()?,
     })
 }
@@ -248,13 +252,15 @@ fn report(found: &[Found]) -> Result<()> {
             format!("{name} {} ± {}", percent(*ratio), percent(*half))
         });
         let busy = format!("{:.1}", of.busy_s);
-        rows.push(row([&each, &of.targets, &of.samples, &busy, &percent(of.sum_ratio), &shown]));
-        let sum = format!("each = {each}: CPU time of all targets off");
-        verdicts.push(Verdict::exact(&sum, off(of.sum_ratio), BOUND, percent));
-        for (name, (ratio, half)) in &of.accounts {
-            let what = format!("each = {each}: {name} off");
-            let (off, half) = (off(*ratio), if is_steady(name) { 0.0 } else { *half });
+        let sum = format!("{} ± {}", percent(of.sum_ratio), percent(of.sum_half_ratio));
+        rows.push(row([&each, &of.targets, &of.samples, &busy, &sum, &shown]));
+        let mut judge = |what: &str, ratio: f64, half: f64| {
+            let (what, off) = (format!("each = {each}: {what} off"), off(ratio));
             verdicts.push(Verdict::new(&what, off, ((off - half).max(0.0), off + half), BOUND, percent));
+        };
+        judge("CPU time of all targets", of.sum_ratio, of.sum_half_ratio);
+        for (name, (ratio, half)) in &of.accounts {
+            judge(name, *ratio, if is_steady(name) { 0.0 } else { *half });
         }
     }
     let remarks: Vec<String> = verdicts.iter().map(|verdict| verdict.line().to_owned()).collect();
