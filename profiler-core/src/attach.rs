@@ -373,8 +373,8 @@ impl AttachChoice {
     /// Takes in what was seen since the last call. Returns another way when it is time to change to it; it is then
     /// in force.
     ///
-    /// `task_events` counts the events that single threads need at present (threads times CPUs); it is asked only when it
-    /// matters, once a second.
+    /// `task_events` counts the events that single threads need at present (threads times CPUs), or says any number above
+    /// [`MANY_EVENTS`] if there are more; it is asked only when it matters, once a second.
     pub fn observe(
         &mut self,
         now_ns: u64,

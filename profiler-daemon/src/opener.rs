@@ -158,11 +158,15 @@ impl Allowance {
 }
 
 impl MountQueue {
-    /// Whether what its thread does takes longer than anything may.
+    /// For how long its thread has been at work (ns), if that is longer than anything may take; otherwise 0.
+    fn stalled_ns(&self, now_ns: u64) -> u64 {
+        let Some((ticket, since_ns)) = &self.running else { return 0 };
+        let ns = now_ns.saturating_sub(*since_ns);
+        if ticket.is_late.load(Ordering::Relaxed) || ns >= LONGEST_WAIT_NS { ns.max(1) } else { 0 }
+    }
+
     fn is_stalled(&self, now_ns: u64) -> bool {
-        self.running.as_ref().is_some_and(|(ticket, since_ns)| {
-            ticket.is_late.load(Ordering::Relaxed) || now_ns.saturating_sub(*since_ns) >= LONGEST_WAIT_NS
-        })
+        self.stalled_ns(now_ns) > 0
     }
 }
 
@@ -274,9 +278,7 @@ impl Opener {
     /// For how long this mount has not answered (ns), if that is longer than anything may take; otherwise 0.
     pub(crate) fn stalled_ns(&self, mount: &Mount) -> u64 {
         let (state, now_ns) = (self.shared.lock(), clock::monotonic_ns());
-        let queue = state.mounts.get(mount).filter(|queue| queue.is_stalled(now_ns));
-        let running = queue.and_then(|queue| queue.running.as_ref());
-        running.map_or(0, |(_, since_ns)| now_ns.saturating_sub(*since_ns).max(1))
+        state.mounts.get(mount).map_or(0, |queue| queue.stalled_ns(now_ns))
     }
 
     /// Sampling begins: from now on, waiting for long loses samples.

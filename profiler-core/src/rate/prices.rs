@@ -79,7 +79,7 @@ struct Field {
 /// The modes of the cost as they were found last. To look for them takes milliseconds.
 #[derive(Clone, Debug, Default)]
 struct KnownModes {
-    modes: Vec<CostMode>,
+    found: Vec<CostMode>,
     /// What a usual sample cost then (ns).
     usual_ns: f64,
     /// From how many times on they are looked for again.
@@ -270,11 +270,11 @@ impl Field {
         if self.samples >= self.modes.until_samples {
             let new_times = self.recent.len() as u64 / 4;
             let until_samples = self.samples.saturating_add(new_times);
-            self.modes = KnownModes { modes: self.find_modes(usual_ns), usual_ns, until_samples };
+            self.modes = KnownModes { found: self.find_modes(usual_ns), usual_ns, until_samples };
         }
         let change_us = (usual_ns - self.modes.usual_ns) * 1e-3;
         let now = |mode: &CostMode| CostMode { overhead_us: mode.overhead_us + change_us, ..*mode };
-        self.modes.modes.iter().map(now).collect()
+        self.modes.found.iter().map(now).collect()
     }
 
     fn find_modes(&self, usual_ns: f64) -> Vec<CostMode> {

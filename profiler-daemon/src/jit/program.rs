@@ -448,7 +448,7 @@ mod tests {
 
     const STRANGER: u32 = 54_321;
 
-    /// A perf map, the user that it belongs to, and another one. It is given to a stranger where that is permitted.
+    /// A perf map, the user that it belongs to, and another one. Where that is permitted, the file is given to a user of its own.
     fn perf_map_of_another(folder: &Path) -> (PathBuf, u32, u32) {
         let perf_map = folder.join("perf-7.map");
         std::fs::write(&perf_map, "1000 10 forged\n").unwrap();

@@ -46,7 +46,7 @@ pub(super) fn open_through_mapping(mapped: &Mapped) -> io::Result<File> {
     )
 }
 
-/// The program that a process executes, if that is the file: who may attach to the process can open it, without more rights.
+/// The program that a process executes, if that is the file. The right to attach to the process is enough to open it.
 fn open_executed(mapped: &Mapped) -> io::Result<File> {
     let file = open_regular(Path::new(&format!("/proc/{}/exe", mapped.pid)), Link::Follow)?;
     let is_it = mapped.file.inode != 0 && is_mapped_file(&file, mapped);
