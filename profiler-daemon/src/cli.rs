@@ -10,7 +10,7 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 
 use clap::builder::{PathBufValueParser, PossibleValue, PossibleValuesParser, TypedValueParser};
-use clap::{Args, Parser, Subcommand};
+use clap::{ArgGroup, Args, Parser, Subcommand};
 use config::{AttachMode, Backend, Bytes, Hertz, Ratio, SamplingSettings, Span, Threads, Unwind};
 use profile_files::Format;
 use profiler_core::rate::Criterion;
@@ -39,6 +39,8 @@ pub(crate) enum Command {
     Record(RecordArgs),
     /// Profile running processes.
     Attach(AttachArgs),
+    /// Show where CPU time goes at present, again and again.
+    Top(TopArgs),
     /// Print a pprof file, or a time range from the daemon's store.
     Report(ReportArgs),
     /// Show which functions changed between two profiles, as far as that is more than chance.
@@ -82,14 +84,61 @@ pub(crate) struct RecordArgs {
     #[command(flatten)]
     pub(crate) sampling: SamplingArgs,
     #[command(flatten)]
+    pub(crate) goal: GoalArgs,
+    #[command(flatten)]
     pub(crate) output: OutputArgs,
 }
 
 /// Arguments of `attach`.
 #[derive(Debug, Args)]
+#[command(group(ArgGroup::new("what").required(true).multiple(true).args(["pids", "name", "cgroup", "unit", "all"])))]
 pub(crate) struct AttachArgs {
+    #[command(flatten)]
+    pub(crate) target: TargetArgs,
+    /// Every process of this machine, now and to come, but this one.
+    #[arg(long, conflicts_with_all = ["pids", "name", "cgroup", "unit"])]
+    pub(crate) all: bool,
+    /// Stop after this time; without it, when the processes have exited or at Ctrl-C.
+    #[arg(long, value_name = "TIME")]
+    pub(crate) duration: Option<Span>,
+    #[command(flatten)]
+    pub(crate) sampling: SamplingArgs,
+    #[command(flatten)]
+    pub(crate) goal: GoalArgs,
+    #[command(flatten)]
+    pub(crate) output: OutputArgs,
+}
+
+/// Arguments of `top`.
+#[derive(Debug, Args)]
+pub(crate) struct TopArgs {
+    #[command(flatten)]
+    pub(crate) target: TargetArgs,
+    /// Stop after this time; without it, when the processes have exited, at q or at Ctrl-C.
+    #[arg(long, value_name = "TIME")]
+    pub(crate) duration: Option<Span>,
+    /// How often to show a new table.
+    #[arg(long, value_name = "TIME", default_value = "2s")]
+    pub(crate) every: Span,
+    /// How much of the time until now a table is about. The rate is the best one for a profile of this time.
+    #[arg(long, value_name = "TIME", default_value = "10s")]
+    pub(crate) window: Span,
+    /// Number of functions in the table; 0 shows all. Default: as many as fit, and 20 where the output is no
+    /// terminal.
+    #[arg(long, value_name = "N")]
+    pub(crate) top: Option<Top>,
+    /// Confidence level of the intervals.
+    #[arg(long, value_name = "LEVEL", default_value_t = defaults().confidence)]
+    pub(crate) confidence: Ratio,
+    #[command(flatten)]
+    pub(crate) sampling: SamplingArgs,
+}
+
+/// The processes to sample.
+#[derive(Debug, Args)]
+pub(crate) struct TargetArgs {
     /// Process ids.
-    #[arg(value_name = "PID", required_unless_present_any = ["name", "cgroup", "unit", "all"])]
+    #[arg(value_name = "PID")]
     pub(crate) pids: Vec<u32>,
     /// Processes whose name, or whose program's file name, matches this regular expression.
     #[arg(long, value_name = "REGEX", conflicts_with = "pids")]
@@ -101,16 +150,6 @@ pub(crate) struct AttachArgs {
     /// Everything in the control group of this systemd unit.
     #[arg(long, value_name = "NAME", conflicts_with_all = ["pids", "name", "cgroup"])]
     pub(crate) unit: Option<String>,
-    /// Every process of this machine, now and to come, but this one.
-    #[arg(long, conflicts_with_all = ["pids", "name", "cgroup", "unit"])]
-    pub(crate) all: bool,
-    /// Stop after this time; without it, when the processes have exited or at Ctrl-C.
-    #[arg(long, value_name = "TIME")]
-    pub(crate) duration: Option<Span>,
-    #[command(flatten)]
-    pub(crate) sampling: SamplingArgs,
-    #[command(flatten)]
-    pub(crate) output: OutputArgs,
 }
 
 /// How to sample.
@@ -124,10 +163,6 @@ pub(crate) struct SamplingArgs {
     /// Bound on the profiler's own CPU time, as a share of one CPU over any ten seconds, without set-up.
     #[arg(long, value_name = "SHARE", default_value_t = config::DEFAULT_OWN_CPU)]
     pub(crate) own_cpu: Ratio,
-    /// CPU time of the target that the profile will cover, if you know it: the longer, the lower the best
-    /// rate. Without it, the rate falls as the run goes on and is close to the best for a run of any length.
-    #[arg(long, value_name = "TIME")]
-    pub(crate) horizon: Option<Span>,
     /// Sample at this fixed rate per CPU-second. This turns the controller off.
     #[arg(long, value_name = "HZ")]
     pub(crate) rate: Option<Hertz>,
@@ -147,10 +182,6 @@ pub(crate) struct SamplingArgs {
     /// on each CPU; a command gets a group of its own).
     #[arg(long, value_name = "HOW", default_value_t = defaults().attach_mode)]
     pub(crate) attach_mode: AttachMode,
-    /// Stop sampling once the largest functions are known this precisely: with 5%, each share to ±5% of
-    /// itself. A command continues to its end.
-    #[arg(long, value_name = "SHARE")]
-    pub(crate) until_precision: Option<Ratio>,
     /// Seed of the random sampling periods.
     #[arg(long, value_name = "NUMBER")]
     pub(crate) seed: Option<u64>,
@@ -158,6 +189,20 @@ pub(crate) struct SamplingArgs {
     /// come first.
     #[arg(long, value_name = "SIZE", default_value_t = defaults().symbol_memory)]
     pub(crate) symbol_memory: Bytes,
+}
+
+/// How much to sample.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Sampling")]
+pub(crate) struct GoalArgs {
+    /// CPU time of the target that the profile will cover, if you know it: the longer, the lower the best
+    /// rate. Without it, the rate falls as the run goes on and is close to the best for a run of any length.
+    #[arg(long, value_name = "TIME")]
+    pub(crate) horizon: Option<Span>,
+    /// Stop sampling once the largest functions are known this precisely: with 5%, each share to ±5% of
+    /// itself. A command continues to its end.
+    #[arg(long, value_name = "SHARE")]
+    pub(crate) until_precision: Option<Ratio>,
 }
 
 /// Where the results go.

@@ -90,6 +90,7 @@ fn run(job: Job) -> Result<ExitCode> {
     match job {
         Job::Record(job) => return run::record(&job),
         Job::Attach(job) => return run::attach(&job),
+        Job::Top(job) => return run::top(&job),
         Job::Report(job) => report::run(&job, terminal)?,
         Job::Compare(job) => compare::run(&job, terminal)?,
         Job::Push(job) => return push::run(&job, terminal),

@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::Result;
-use config::{SamplingSettings, Span};
+use config::{Ratio, SamplingSettings, Span};
 use profiler_core::rate::Criterion;
 use regex_lite::Regex;
 
@@ -26,9 +26,14 @@ use crate::output::OutputJob;
 use crate::plan::{PlanJob, PlanProcessJob};
 use crate::push::PushJob;
 use crate::report::ReportJob;
-use crate::run::{AttachJob, RecordJob};
+use crate::run::{AttachJob, RecordJob, TopJob};
 use crate::sampler;
 use crate::targets::Target;
+
+/// What `top` shows, and how often, is at least this long: a run may sleep for so long.
+const SHORTEST_VIEW: Duration = Duration::from_millis(500);
+/// The most tables of `top` that share a sample: their profiles are kept, and added up for each table.
+const MOST_PARTS: f64 = 60.0;
 
 /// One run of the program.
 #[derive(Debug)]
@@ -37,6 +42,8 @@ pub(crate) enum Job {
     Record(RecordJob),
     /// Profile running processes.
     Attach(AttachJob),
+    /// Show where CPU time goes at present.
+    Top(TopJob),
     /// Print a profile.
     Report(ReportJob),
     /// Compare two profiles.
@@ -79,6 +86,7 @@ impl Job {
         Ok(match command {
             Command::Record(args) => Self::Record(record(args)?),
             Command::Attach(args) => Self::Attach(attach(args)?),
+            Command::Top(args) => Self::Top(top(args)?),
             Command::Report(args) => Self::Report(report::job(args)?),
             Command::Compare(args) => Self::Compare(compare(args)),
             Command::Push(args) => Self::Push(push::job(args)?),
@@ -112,7 +120,7 @@ fn daemon(args: cli::DaemonArgs) -> DaemonJob {
 }
 
 fn record(args: cli::RecordArgs) -> Result<RecordJob> {
-    let sampling = sampling(&args.sampling, &args.output)?;
+    let sampling = sampling(&args.sampling, args.output.confidence, Some(&args.goal))?;
     check_backend(&sampling)?;
     Ok(RecordJob { command: args.command, sampling, output: output(args.output)? })
 }
@@ -124,37 +132,83 @@ fn check_backend(sampling: &SamplingSettings) -> Result<()> {
 
 fn attach(args: cli::AttachArgs) -> Result<AttachJob> {
     let mode = args.sampling.attach_mode;
-    if args.all && !matches!(mode, config::AttachMode::Auto | config::AttachMode::Cpu) {
+    if args.all && !is_whole_cpus(mode) {
         return Err(usage(format!("--all is sampled CPU by CPU; leave out --attach-mode {mode}")));
     }
-    if args.duration.is_some_and(|duration| duration.duration().is_zero()) {
-        return Err(usage("--duration 0s leaves nothing to sample; give a time such as 30s"));
+    let sampling = sampling(&args.sampling, args.output.confidence, Some(&args.goal))?;
+    let target = target(args.target)?;
+    attach_job(target, args.duration, sampling, output(args.output)?)
+}
+
+/// Whether this way to attach is possible with every process as the target.
+fn is_whole_cpus(mode: config::AttachMode) -> bool {
+    matches!(mode, config::AttachMode::Auto | config::AttachMode::Cpu)
+}
+
+/// Without a target, `top` shows every process. The profile that is shown has the length of the window.
+fn top(args: cli::TopArgs) -> Result<TopJob> {
+    for (option, time) in [("--every", args.every), ("--window", args.window)] {
+        if time.duration() < SHORTEST_VIEW {
+            return Err(usage(format!("{option} must be at least {}ms", SHORTEST_VIEW.as_millis())));
+        }
     }
-    let sampling = sampling(&args.sampling, &args.output)?;
-    check_backend(&sampling)?;
-    let is_many = args.all || args.cgroup.is_some() || args.unit.is_some();
-    if let Some(reason) = sampling.backend.refuses_many().filter(|_| is_many) {
-        return Err(usage(reason));
+    if args.window < args.every {
+        return Err(usage(format!("--window must not be shorter than --every, {}", args.every)));
     }
-    Ok(AttachJob {
-        target: match (args.cgroup, args.unit) {
-            (Some(path), _) => Target::Cgroup(path),
-            (None, Some(unit)) => Target::Unit(unit_name(unit)?),
-            (None, None) if args.all => Target::Everything,
-            (None, None) => target(args.pids, args.name)?,
-        },
-        duration: args.duration.map(Span::duration),
-        sampling,
-        output: output(args.output)?,
+    if args.window.seconds() > MOST_PARTS * args.every.seconds() {
+        let every_s = (args.window.seconds() / MOST_PARTS).ceil();
+        return Err(usage(format!("--window {} needs --every {every_s}s at least", args.window)));
+    }
+    let target = target(args.target)?;
+    let mode = args.sampling.attach_mode;
+    if matches!(target, Target::Everything) && !is_whole_cpus(mode) {
+        return Err(usage(format!("every process is sampled CPU by CPU; leave out --attach-mode {mode}")));
+    }
+    let sampling = sampling(&args.sampling, args.confidence, None)?;
+    let sampling = SamplingSettings { horizon: Some(args.window), ..sampling };
+    Ok(TopJob {
+        run: attach_job(target, args.duration, sampling, OutputJob::default())?,
+        every: args.every.duration(),
+        window: args.window.duration(),
+        rows: args.top,
     })
 }
 
-fn target(mut pids: Vec<u32>, name: Option<String>) -> Result<Target> {
-    if let Some(name) = name {
-        let regex = Regex::new(&name)
-            .map_err(|error| usage(format!("`{name}` is not a regular expression: {error}")))?;
-        return Ok(Target::Name(regex));
+fn attach_job(
+    target: Target,
+    duration: Option<Span>,
+    sampling: SamplingSettings,
+    output: OutputJob,
+) -> Result<AttachJob> {
+    if duration.is_some_and(|duration| duration.duration().is_zero()) {
+        return Err(usage("--duration 0s leaves nothing to sample; give a time such as 30s"));
     }
+    check_backend(&sampling)?;
+    let is_many = matches!(target, Target::Everything | Target::Cgroup(_) | Target::Unit(_));
+    if let Some(reason) = sampling.backend.refuses_many().filter(|_| is_many) {
+        return Err(usage(reason));
+    }
+    Ok(AttachJob { target, duration: duration.map(Span::duration), sampling, output })
+}
+
+/// What was named; everything, if nothing was.
+fn target(args: cli::TargetArgs) -> Result<Target> {
+    Ok(match args {
+        cli::TargetArgs { cgroup: Some(path), .. } => Target::Cgroup(path),
+        cli::TargetArgs { unit: Some(unit), .. } => Target::Unit(unit_name(unit)?),
+        cli::TargetArgs { name: Some(name), .. } => named(&name)?,
+        cli::TargetArgs { pids, .. } if pids.is_empty() => Target::Everything,
+        cli::TargetArgs { pids, .. } => processes(pids)?,
+    })
+}
+
+fn named(name: &str) -> Result<Target> {
+    Regex::new(name)
+        .map(Target::Name)
+        .map_err(|error| usage(format!("`{name}` is not a regular expression: {error}")))
+}
+
+fn processes(mut pids: Vec<u32>) -> Result<Target> {
     pids.sort_unstable();
     pids.dedup();
     if pids.contains(&0) {
@@ -174,11 +228,15 @@ fn unit_name(unit: String) -> Result<String> {
     Ok(unit)
 }
 
-fn sampling(args: &cli::SamplingArgs, output: &cli::OutputArgs) -> Result<SamplingSettings> {
+fn sampling(
+    args: &cli::SamplingArgs,
+    confidence: Ratio,
+    goal: Option<&cli::GoalArgs>,
+) -> Result<SamplingSettings> {
     let settings = SamplingSettings {
         budget: args.budget,
         own_cpu: Some(args.own_cpu),
-        horizon: args.horizon,
+        horizon: goal.and_then(|goal| goal.horizon),
         rate: args.rate,
         criterion: args.criterion,
         threads: args.threads,
@@ -186,8 +244,8 @@ fn sampling(args: &cli::SamplingArgs, output: &cli::OutputArgs) -> Result<Sampli
         backend: args.backend,
         attach_mode: args.attach_mode,
         seed: args.seed,
-        confidence: output.confidence,
-        until_precision: args.until_precision,
+        confidence,
+        until_precision: goal.and_then(|goal| goal.until_precision),
         symbol_memory: args.symbol_memory,
     };
     settings.validate().map_err(|error| usage(error.to_string()))?;
@@ -259,7 +317,7 @@ fn plan(args: cli::PlanArgs) -> Result<PlanJob> {
 
 fn plan_process(pid: u32, args: cli::PlanArgs) -> Result<PlanProcessJob> {
     const WATCHED: Duration = Duration::from_secs(2);
-    target(vec![pid], None)?;
+    processes(vec![pid])?;
     let duration = args.process.duration.map_or(WATCHED, Span::duration);
     if duration.is_zero() {
         return Err(usage("--duration 0s leaves nothing to watch; give a time such as 2s"));

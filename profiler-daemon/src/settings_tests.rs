@@ -178,6 +178,40 @@ fn a_group_is_a_target_of_its_own() {
 }
 
 #[test]
+fn top_shows_the_last_seconds_of_whatever_is_named_or_of_everything() {
+    let job = |line: &str| {
+        let Job::Top(job) = typed(line).unwrap() else { panic!() };
+        job
+    };
+    let everything = job("top");
+    assert!(matches!(everything.run.target, Target::Everything) && everything.rows.is_none());
+    assert_eq!((everything.every, everything.window), (Duration::from_secs(2), Duration::from_secs(10)));
+    // What is shown is a profile of that length, however long the run is.
+    assert_eq!(everything.run.sampling.horizon.unwrap().seconds(), 10.0);
+    assert!(matches!(job("top 7 5").run.target, Target::Pids(pids) if pids == [5, 7]));
+    assert!(matches!(job("top --name x").run.target, Target::Name(_)));
+    assert!(matches!(job("top --unit x.service").run.target, Target::Unit(_)));
+    let asked = job("top --cgroup /a --every 500ms --window 3s --duration 1m --top 5 --budget 1% --rate 99");
+    assert_eq!((asked.every, asked.window), (Duration::from_millis(500), Duration::from_secs(3)));
+    assert_eq!((asked.run.duration, asked.rows), (Some(Duration::from_secs(60)), "5".parse().ok()));
+    for rest in [
+        "0",
+        "--every 0s",
+        "--every 400ms",
+        "--window 5m",
+        "--every 20s",
+        "--duration 0s",
+        "7 --name x",
+        "--attach-mode task",
+        "-o a.svg",
+        "--until-precision 5%",
+        "--horizon 5m",
+    ] {
+        assert!(is_usage(&format!("top {rest}")), "{rest}");
+    }
+}
+
+#[test]
 fn everything_is_a_target_that_goes_with_no_other() {
     let Job::Attach(job) = typed("attach --all --attach-mode cpu").unwrap() else { panic!() };
     assert!(matches!(job.target, Target::Everything));

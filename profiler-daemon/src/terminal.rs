@@ -5,7 +5,7 @@ use std::io::{self, IsTerminal, Write};
 use anyhow::{Context, Result};
 
 use crate::failure::lines;
-use crate::sys::terminal;
+use crate::sys::terminal::{self, ScreenSize};
 
 /// Width of a line where the terminal does not say.
 const COLUMNS: usize = 80;
@@ -22,10 +22,17 @@ pub(crate) struct Terminal {
 impl Terminal {
     /// Writes a result to standard output. A reader that has gone (`| head`) is not an error.
     pub(crate) fn print(self, text: &str) -> Result<()> {
+        self.print_if_read(text).map(drop)
+    }
+
+    /// [`Self::print`], and whether there is a reader still.
+    pub(crate) fn print_if_read(self, text: &str) -> Result<bool> {
         let mut out = io::stdout().lock();
         match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
-            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
-            written => written.context("standard output cannot be written; redirect it to another file"),
+            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(false),
+            written => written
+                .map(|()| true)
+                .context("standard output cannot be written; redirect it to another file"),
         }
     }
 
@@ -44,8 +51,13 @@ impl Terminal {
     /// The width to fit a table to: `$COLUMNS`, else that of the terminal, else 80.
     pub(crate) fn columns(self) -> usize {
         let told = std::env::var("COLUMNS").ok().and_then(|columns| columns.parse().ok());
-        let told = told.filter(|columns| *columns > 0).or_else(terminal::columns);
+        let told = told.filter(|columns| *columns > 0).or_else(|| terminal::size().map(|size| size.columns));
         told.unwrap_or(COLUMNS).max(MIN_COLUMNS)
+    }
+
+    /// The terminal that standard output is; none where it is a file or a pipe.
+    pub(crate) fn screen(self) -> Option<ScreenSize> {
+        terminal::size()
     }
 }
 

@@ -38,6 +38,16 @@ const WIDE: f64 = 0.01;
 
 /// The table as text.
 pub fn render(profile: &SymbolizedProfile, table: &FunctionTable, view: View) -> String {
+    render_as(profile, table, view, true)
+}
+
+/// [`render`] for a small screen: each line around the functions is cut to the width.
+pub fn render_brief(profile: &SymbolizedProfile, table: &FunctionTable, view: View) -> String {
+    render_as(profile, table, view, false)
+}
+
+fn render_as(profile: &SymbolizedProfile, table: &FunctionTable, view: View, is_whole: bool) -> String {
+    let block = if is_whole { block } else { brief_block };
     let mut parts = vec![block(&summary::about_run(profile, table), view.width)];
     if table.functions.is_empty() {
         let mut text = String::new();
@@ -45,7 +55,7 @@ pub fn render(profile: &SymbolizedProfile, table: &FunctionTable, view: View) ->
         parts.insert(0, text);
     } else {
         let mut text = String::new();
-        list(&mut text, &profile.run, &table.functions, view);
+        list(&mut text, &profile.run, &table.functions, view, is_whole);
         parts.push(text);
         parts.push(block(&summary::about_rows(&profile.run, table, view.top), view.width));
     }
@@ -58,6 +68,22 @@ pub(crate) fn block(lines: &[SummaryLine], width: usize) -> String {
     let mut out = String::new();
     lines.iter().for_each(|(label, text)| wrapped(&mut out, label, INDENT, text, width));
     out
+}
+
+/// [`block`] with one line each.
+fn brief_block(lines: &[SummaryLine], width: usize) -> String {
+    let brief = |(label, text): &SummaryLine| {
+        format!("{label:<INDENT$}{}\n", start_of(text, width.saturating_sub(INDENT)))
+    };
+    lines.iter().map(brief).collect()
+}
+
+/// A text, or its start and `…` if it has more than `most` characters.
+fn start_of(text: &str, most: usize) -> String {
+    match text.char_indices().nth(most) {
+        None => text.to_owned(),
+        Some(_) => text.chars().take(most.saturating_sub(1)).chain(['…']).collect(),
+    }
 }
 
 /// Said in place of the functions where there are none.
@@ -73,7 +99,7 @@ fn nothing(run: &Run) -> String {
     }
 }
 
-fn list(out: &mut String, run: &Run, functions: &[FunctionCost], view: View) {
+fn list(out: &mut String, run: &Run, functions: &[FunctionCost], view: View, is_whole: bool) {
     let (shown, hidden) = functions.split_at(view.top.min(functions.len()));
     let level = Ratio::new(run.how.confidence).ok().filter(|_| shown.iter().any(|f| f.share_ends.is_some()));
     let title = level.map_or_else(String::new, |level| format!("{level} interval"));
@@ -101,7 +127,7 @@ fn list(out: &mut String, run: &Run, functions: &[FunctionCost], view: View) {
         let _ = writeln!(out, "{figures}{name}");
     }
     if !hidden.is_empty() {
-        let _ = writeln!(out, "{}", more(hidden, &run.measure));
+        let _ = writeln!(out, "{}", more(hidden, &run.measure, is_whole));
     }
 }
 
@@ -121,11 +147,12 @@ pub(crate) fn column(measure: &Measure, unit: &str) -> String {
     }
 }
 
-fn more(hidden: &[FunctionCost], measure: &Measure) -> String {
+fn more(hidden: &[FunctionCost], measure: &Measure, is_whole: bool) -> String {
     let share = percent(hidden.iter().map(|function| function.share).sum(), 1);
     let (functions, them) = if hidden.len() == 1 { ("function", "it") } else { ("functions", "them") };
     let time = visible(&measure.in_words());
-    format!("…and {} more {functions} ({share} of the {time}); --top 0 shows {them}", hidden.len())
+    let remedy = if is_whole { format!("; --top 0 shows {them}") } else { String::new() };
+    format!("…and {} more {functions} ({share} of the {time}){remedy}", hidden.len())
 }
 
 pub(crate) fn percent(share: f64, decimals: usize) -> String {

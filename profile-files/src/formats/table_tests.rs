@@ -53,6 +53,23 @@ fn of_functions(count: u32) -> SymbolizedProfile {
 }
 
 #[test]
+fn on_a_small_screen_each_line_of_the_summary_is_one_line() {
+    let profile = testing::profile();
+    let view = View { width: 60, top: 20 };
+    let (whole, brief) =
+        (render(&profile, &table(&profile), view), render_brief(&profile, &table(&profile), view));
+    let labels = |text: &str| -> Vec<String> {
+        text.lines()
+            .filter(|line| line.starts_with(|c: char| c.is_ascii_lowercase()))
+            .map(|line| line[..10].to_owned())
+            .collect()
+    };
+    assert_eq!(labels(&brief), labels(&whole));
+    assert!(brief.lines().count() < whole.lines().count() && brief.contains('…'), "{brief}");
+    assert!(brief.lines().all(|line| line.chars().count() <= 60), "{brief}");
+}
+
+#[test]
 fn table_of_a_run() {
     let profile = SymbolizedProfile { run: run(), ..testing::profile() };
     insta::assert_snapshot!(rendered(&profile, 4));

@@ -6,6 +6,7 @@ use clap::error::{ContextKind, ContextValue, ErrorKind};
 /// Flags of other profilers: the commands that they were typed for (any, if none is named), and what to type.
 const FLAGS: &[(&[&str], &[&str], &str)] = &[
     (&["-p", "--pid"], &["attach"], "give the process id without -p: `sweetspot attach PID`"),
+    (&["-p", "--pid"], &["top"], "give the process id without -p: `sweetspot top PID`"),
     (&["-p", "--pid"], &["record"], "to profile a running process, type `sweetspot attach PID`"),
     (&["-p", "--pid"], &["report"], "give the profile's file: `sweetspot report FILE`"),
     (
@@ -15,12 +16,12 @@ const FLAGS: &[(&[&str], &[&str], &str)] = &[
     ),
     (
         &["-F", "--freq", "--frequency", "-r", "-c", "--count", "--hz"],
-        &["record", "attach"],
+        &["record", "attach", "top"],
         "the rate is chosen for you; `--rate 99` fixes it",
     ),
     (
         &["-g", "--call-graph"],
-        &["record", "attach"],
+        &["record", "attach", "top"],
         "stacks are always recorded: leave it out (`--unwind dwarf` or `fp` says how)",
     ),
     (
@@ -28,16 +29,21 @@ const FLAGS: &[(&[&str], &[&str], &str)] = &[
         &["record", "attach"],
         "to profile the whole machine, type `sweetspot attach --all`",
     ),
+    (&["-a", "--all-cpus", "--all"], &["top"], "leave it out: `sweetspot top` shows the whole machine"),
     (&["-d"], &["attach"], "type `--duration 10s`"),
+    (&["-d", "--delay"], &["top"], "type `--every 2s`"),
+    (&["-n"], &["top"], "type `--duration 10s`"),
+    (&["-t", "--tid"], &["top"], "threads are shown with their process: `sweetspot top PID`"),
+    (&["-o", "--output"], &["top"], "to write a profile, type `sweetspot attach PID -o FILE.pb.gz`"),
     (
         &["-d", "--duration"],
         &["record"],
         "a command is profiled until it exits; `sweetspot attach PID --duration 10s` stops earlier",
     ),
     (&["-n"], &["attach"], "type `--name REGEX`"),
-    (&["-u", "--uid"], &["attach"], "type `--name REGEX`, `--unit NAME` or process ids"),
-    (&["-G"], &["attach"], "type `--cgroup PATH`"),
-    (&["-e", "--event"], &["record", "attach"], "sweetspot samples CPU time: leave it out"),
+    (&["-u", "--uid"], &["attach", "top"], "type `--name REGEX`, `--unit NAME` or process ids"),
+    (&["-G"], &["attach", "top"], "type `--cgroup PATH`"),
+    (&["-e", "--event"], &["record", "attach", "top"], "sweetspot samples CPU time: leave it out"),
     (&["-f", "--format"], &["record", "attach"], "the ending of the file picks the format: `-o FILE.svg`"),
     (
         &["--save-only", "-s", "--subprocesses", "--native", "-n"],
@@ -49,7 +55,6 @@ const FLAGS: &[(&[&str], &[&str], &str)] = &[
 
 /// Subcommands of other profilers.
 const COMMANDS: &[(&[&str], &str)] = &[
-    (&["top"], "type `sweetspot attach PID --duration 10s`, or `sweetspot attach --all --duration 10s`"),
     (&["stat"], "type `sweetspot record -- COMMAND`, which also prints totals"),
     (
         &["load", "view", "script", "annotate", "import"],
@@ -92,9 +97,9 @@ pub(crate) fn hint(words: &[String], refused: &clap::Error) -> Option<String> {
             }
         }
         ErrorKind::InvalidSubcommand => for_command(context(refused, ContextKind::InvalidSubcommand)?, words),
-        ErrorKind::ValueValidation if command == "attach" => {
+        ErrorKind::ValueValidation if ["attach", "top"].contains(&command) => {
             let is_pid = context(refused, ContextKind::InvalidArg)?.contains("PID");
-            is_pid.then(|| for_pid(context(refused, ContextKind::InvalidValue).unwrap_or_default()))
+            is_pid.then(|| for_pid(command, context(refused, ContextKind::InvalidValue).unwrap_or_default()))
         }
         ErrorKind::MissingRequiredArgument => {
             MISSING.iter().find(|(of, _)| *of == command).map(|(_, hint)| (*hint).to_owned())
@@ -170,12 +175,12 @@ fn for_command(typed: &str, words: &[String]) -> Option<String> {
     typed.contains('/').then(|| format!("to profile a command, type `sweetspot record -- {line}`"))
 }
 
-fn for_pid(typed: &str) -> String {
+fn for_pid(command: &str, typed: &str) -> String {
     let ids: Vec<&str> = typed.split([',', ' ']).filter(|id| !id.is_empty()).collect();
     let are_ids = !ids.is_empty() && ids.iter().all(|id| id.parse::<u32>().is_ok());
     match are_ids {
-        true => format!("put spaces between process ids: `sweetspot attach {}`", ids.join(" ")),
-        false => format!("give process ids, or a name by `sweetspot attach --name {}`", quoted(typed)),
+        true => format!("put spaces between process ids: `sweetspot {command} {}`", ids.join(" ")),
+        false => format!("give process ids, or a name by `sweetspot {command} --name {}`", quoted(typed)),
     }
 }
 
@@ -245,7 +250,10 @@ mod tests {
             ("attach 12 -d 10", "--duration 10s"),
             ("record -f speedscope -- ls", "ending of the file"),
             ("report -i perf.data", "report FILE.pb.gz"),
-            ("top", "attach PID"),
+            ("top -p 1234", "top PID"),
+            ("top -a", "leave it out"),
+            ("top -d 5", "--every 2s"),
+            ("top nginx", "top --name nginx"),
             ("stat ls", "record -- COMMAND"),
             ("load profile.json", "report FILE"),
         ];

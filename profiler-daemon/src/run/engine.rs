@@ -16,7 +16,7 @@ use config::SamplingSettings;
 use profiler_core::attach::{AttachChoice, AttachMode, EARLY_COST_NS};
 use profiler_core::profile::RateChange;
 use profiler_core::rate::{
-    CostModel, Decision, Dither, RateController, RateReason, Reading, UnseenInterrupts,
+    CostModel, Decision, Dither, RateController, RateReason, RateSettings, Reading, UnseenInterrupts,
 };
 use profiler_core::unwind::copy::CopySize;
 use profiler_core::unwind::method::Method;
@@ -305,6 +305,12 @@ impl<L: DecisionLog> Engine<L> {
     /// Continues with another budget or law, under the same events.
     pub(crate) fn adopt(&mut self, sampling: &SamplingSettings) {
         self.controller.adopt(super::rate_settings(sampling));
+    }
+
+    /// Continues with another horizon (s of the target's CPU time), under the same settings otherwise.
+    pub(crate) fn set_horizon(&mut self, sampling: &SamplingSettings, horizon_s: f64) {
+        let settings = super::rate_settings(sampling);
+        self.controller.adopt(RateSettings { horizon_s: Some(horizon_s), ..settings });
     }
 
     /// Stops sampling and drains what is left.

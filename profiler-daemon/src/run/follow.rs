@@ -8,7 +8,6 @@ use nix::sys::signal::Signal;
 
 use super::engine::Engine;
 use super::precise::Precise;
-use super::progress::Progress;
 use super::signals::Signals;
 use crate::output::Outputs;
 use crate::sys::spawn::{Ended, RunningCommand};
@@ -114,25 +113,31 @@ impl Requests {
     }
 }
 
+/// What shows a run while it goes on.
+pub(super) trait RunDisplay {
+    /// Shows the run as it is now, if that is due; returns whether the run is to end.
+    fn show(&mut self, engine: &mut Engine<Outputs>) -> bool;
+}
+
 /// Samples until the target has ended, the duration is over, the profile is precise enough or a signal asks to stop.
 pub(super) async fn follow(
     engine: &mut Engine<Outputs>,
     signals: &mut Signals,
     mut until: Until,
-    watched: WatchedProcesses<'_>,
+    watched: &WatchedProcesses<'_>,
+    display: &mut impl RunDisplay,
 ) -> Result<Stop> {
     let deadline = until.duration.map(|duration| Instant::now() + duration);
-    let mut progress = Progress::new(engine.log.terminal(), until.duration);
     let (mut requests, terminal) = (Requests::default(), engine.log.terminal());
     loop {
         let left =
             deadline.map_or(Duration::MAX, |deadline| deadline.saturating_duration_since(Instant::now()));
         let signal =
             signals.wait_or_alarm(engine.pause(clock::monotonic_ns()).min(left), engine.alarm()).await;
+        let is_to_end = display.show(engine); // before the turn, which charges what showing took
         engine.turn();
-        progress.show(engine);
         let mut stop = left.is_zero().then_some(Stop::Duration);
-        match &watched {
+        match watched {
             WatchedProcesses::Command { pid, command } => {
                 let ended = if signals.take_may_have_ended() { command.try_wait()? } else { None };
                 if let Some(ended) = ended {
@@ -142,8 +147,8 @@ pub(super) async fn follow(
                     stop = requests.pass_on(signal, command, terminal).or(stop);
                 }
             }
-            WatchedProcesses::Processes | WatchedProcesses::Everything if signal.is_some() => {
-                stop = Some(Stop::Signal)
+            WatchedProcesses::Processes | WatchedProcesses::Everything if signal.is_some() || is_to_end => {
+                stop = Some(Stop::Signal);
             }
             // A process may enter an empty group until the duration is over.
             WatchedProcesses::Processes

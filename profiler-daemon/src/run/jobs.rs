@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use config::SamplingSettings;
 
-use crate::output::OutputJob;
+use crate::output::{OutputJob, Top};
 use crate::targets::Target;
 
 /// Profile a command until it exits.
@@ -30,4 +30,17 @@ pub(crate) struct AttachJob {
     pub(crate) sampling: SamplingSettings,
     /// Where the results go.
     pub(crate) output: OutputJob,
+}
+
+/// Show where CPU time goes at present.
+#[derive(Debug)]
+pub(crate) struct TopJob {
+    /// What to sample, and how; no files are written.
+    pub(crate) run: AttachJob,
+    /// How often to draw.
+    pub(crate) every: Duration,
+    /// The time that is shown.
+    pub(crate) window: Duration,
+    /// Functions to list; by default as many as fit into the terminal.
+    pub(crate) rows: Option<Top>,
 }

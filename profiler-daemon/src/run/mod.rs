@@ -1,5 +1,6 @@
-//! Runs that sample: `record` starts a command, `attach` follows running processes.
+//! Runs that sample: `record` starts a command, `attach` and `top` follow running processes.
 
+mod attach;
 pub(crate) mod backend;
 mod cost_prediction;
 mod engine;
@@ -12,6 +13,7 @@ mod progress;
 mod remedy;
 mod signals;
 pub(crate) mod summary;
+mod top;
 
 use std::ffi::{CString, OsStr};
 use std::io;
@@ -19,7 +21,6 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
-use std::time::Duration;
 
 use anyhow::{Context, Result};
 use config::{SamplingSettings, Unwind};
@@ -27,14 +28,17 @@ use profiler_core::attach::{AttachChoice, AttachMode, Foreseen};
 use profiler_core::rate::{Activity, Dither, Prediction, RateController, RateSettings, predict};
 use profiler_core::unwind::method::{Method, MethodChoice};
 
+pub(crate) use self::attach::attach;
 use self::backend::PreparedRun;
 use self::cost_prediction::CostPrediction;
 use self::engine::Attach;
 pub(crate) use self::engine::{Engine, RunFigures, ShareStatus};
 use self::follow::{Stop, Until, WatchedProcesses, follow};
-pub(crate) use self::jobs::{AttachJob, RecordJob};
+pub(crate) use self::jobs::{AttachJob, RecordJob, TopJob};
 use self::precise::Precise;
+use self::progress::Progress;
 pub(crate) use self::signals::Signals;
+pub(crate) use self::top::top;
 use crate::calibrate::{self, Calibration};
 use crate::cgroup::{Cgroup, CgroupError, TransientCgroup};
 use crate::explain;
@@ -46,10 +50,8 @@ use crate::sampler::perf::PerfSampler;
 use crate::sampler::session::Session;
 use crate::sampler::shared_reports::SharedReports;
 use crate::sampler::source::{Attachment, Nature, Source};
-use crate::sampler::watch::Watch;
 use crate::sys::spawn::HeldCommand;
 use crate::sys::{clock, limits, procfs};
-use crate::targets::Target;
 use crate::targets::TargetMembers;
 
 /// Exit status of a command that could not be found, as shells have it.
@@ -62,8 +64,6 @@ const EXPECTED_COPY_BYTES: f64 = 8192.0;
 
 /// The rate assumed before the controller has chosen one.
 const RATE_BEFORE_HZ: f64 = 1_000.0;
-/// How long a target is watched before it is attached to.
-const WATCHED: Duration = Duration::from_millis(30);
 
 /// Profiles a command and passes on its exit status.
 pub(crate) fn record(job: &RecordJob) -> Result<ExitCode> {
@@ -102,7 +102,9 @@ pub(crate) fn record(job: &RecordJob) -> Result<ExitCode> {
         engine.begin();
         let command = held.release().map_err(|error| cannot_execute(&words[0], &error))?;
         let watched = WatchedProcesses::Command { pid, command: &command };
-        let stop = follow(&mut engine, &mut signals, until, watched).await?;
+        let mut progress = Progress::new(engine.log.terminal(), None);
+        let stop = follow(&mut engine, &mut signals, until, &watched, &mut progress).await?;
+        drop(progress);
         anyhow::Ok((engine, command, signals, stop))
     })?;
     let terminal = engine.log.terminal();
@@ -120,103 +122,6 @@ pub(crate) fn record(job: &RecordJob) -> Result<ExitCode> {
     terminal.say("precise enough: the command continues unsampled");
     let stop = runtime.block_on(precise::outlast(&mut signals, &command, terminal))?;
     Ok(failed.unwrap_or_else(|| stop.exit_code()))
-}
-
-/// Profiles running processes until they end, the duration is over or the user stops it.
-pub(crate) fn attach(job: &AttachJob) -> Result<ExitCode> {
-    if matches!(job.target, Target::Everything) {
-        return attach_to_everything(job);
-    }
-    let found = job.target.resolve()?;
-    let target_group = found.group.clone();
-    let pids = found.pids;
-    if let &[pid] = &pids[..] {
-        explain::kernel_thread(pid)?;
-    }
-    let outputs = Outputs::prepare(&job.output)?;
-    let PreparedRun { mut setup, source, .. } =
-        backend::for_processes(&pids, target_group.is_some(), &job.sampling)?;
-    let mut session = setup.session(&job.sampling);
-    let one = (pids.len() == 1 && target_group.is_none()).then(|| pids[0]);
-    let mut watch = Watch::begin(&pids);
-    std::thread::sleep(WATCHED);
-    let watched = watch.end();
-    let mut found = TargetMembers { pids: watch.processes().to_vec(), group: target_group.clone() };
-    if let Some(group) = &target_group {
-        setup.choose_group(&job.sampling)?;
-        session.follow_group(Arc::clone(group), setup.asked != Some(AttachMode::Cpu));
-        found.pids = engine::others_in(group);
-    } else if setup.may_use_group() {
-        found.group = Cgroup::of_their_own(&found.pids);
-    }
-    if found.group.is_none() && setup.asked == Some(AttachMode::Cgroup) {
-        return Err(explain::no_group_of_its_own());
-    }
-    let mut engine = setup
-        .open_with(source, &job.sampling, session, found, Some(&watched), outputs)
-        .map_err(|error| explain::open(error, one))?;
-    if setup.nature.runs_in_target {
-        signals::put_off()?;
-    }
-    // The clocks start first: mappings from here on are reported, earlier ones are read from `/proc`.
-    engine.start_clocks().map_err(|error| explain::start(error, one))?;
-    let name = match &target_group {
-        Some(group) => {
-            engine.adopt_members();
-            format!("cgroup {}", group.name())
-        }
-        None => {
-            let adopt = |&pid: &u32| {
-                let adopted = engine.session.adopt(pid);
-                engine.sampler.beat();
-                (pid, adopted)
-            };
-            let adopted = pids.iter().map(adopt).collect();
-            explain::maps_of_several(adopted, &mut engine.notes)?;
-            match setup.nature.runs_in_target {
-                true => engine.notes.extend(explain::children_left_alone(&pids)),
-                false => engine.adopt_descendants(),
-            }
-            pids.iter().map(|pid| engine.name_of(*pid)).collect::<Vec<_>>().join(", ")
-        }
-    };
-    engine.catch_up_with_threads().map_err(|error| explain::open(error, one))?;
-    sample(engine, &setup, job, WatchedProcesses::Processes, name)
-}
-
-/// Profiles every process until the duration is over or the user stops it.
-fn attach_to_everything(job: &AttachJob) -> Result<ExitCode> {
-    let outputs = Outputs::prepare(&job.output)?;
-    let mut setup = Setup::begin(&job.sampling)?;
-    setup.choose_whole_cpus()?;
-    let mut session = setup.session(&job.sampling);
-    session.follow_everything();
-    let nobody = TargetMembers { pids: Vec::new(), group: None };
-    let mut engine = setup
-        .open(&job.sampling, session, nobody, None, outputs)
-        .map_err(|error| explain::open(error, None))?;
-    engine.start_clocks()?;
-    sample(engine, &setup, job, WatchedProcesses::Everything, "everything".to_owned())
-}
-
-/// Runs the event loop to the end of the run, and writes its outputs.
-fn sample(
-    mut engine: Engine<Outputs>,
-    setup: &Setup,
-    job: &AttachJob,
-    watched: WatchedProcesses<'_>,
-    name: String,
-) -> Result<ExitCode> {
-    let precise = Precise::new(&job.sampling);
-    let (engine, stop) = runtime()?.block_on(async {
-        let mut signals = Signals::listen()?;
-        engine.begin();
-        let until = Until { duration: job.duration, precise };
-        let stop = follow(&mut engine, &mut signals, until, watched).await?;
-        anyhow::Ok((engine, stop))
-    })?;
-    summary::deliver(engine, setup, &job.sampling, job.output.debuginfod.as_ref(), name, stop)
-        .map(|()| ExitCode::SUCCESS)
 }
 
 /// Creates a control group for a command that waits to be executed, and moves the command into it.

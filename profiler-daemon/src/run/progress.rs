@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use indicatif::{ProgressBar, ProgressStyle};
 
 use super::engine::Engine;
+use super::follow::RunDisplay;
 use crate::output::Outputs;
 use crate::terminal::Terminal;
 
@@ -29,12 +30,14 @@ impl Progress {
         let now = Instant::now();
         Self { bar, duration, began: now, shown: now }
     }
+}
 
+impl RunDisplay for Progress {
     /// Shows the figures, if the last ones are old enough.
-    pub(crate) fn show(&mut self, engine: &Engine<Outputs>) {
-        let Some(bar) = &self.bar else { return };
+    fn show(&mut self, engine: &mut Engine<Outputs>) -> bool {
+        let Some(bar) = &self.bar else { return false };
         if self.shown.elapsed() < EVERY {
-            return;
+            return false;
         }
         self.shown = Instant::now();
         let elapsed = self.began.elapsed().as_secs();
@@ -49,6 +52,7 @@ impl Progress {
             engine.controller.account().slowdown_ratio() * 100.0
         ));
         bar.tick();
+        false
     }
 }
 

@@ -42,6 +42,14 @@ impl OwnTime {
         }
     }
 
+    /// The clock of one-time work on this thread (ns): of a process with one run, other threads work at the same time.
+    pub(crate) fn of_this_thread_ns(&self) -> u64 {
+        match self {
+            Self::Process => clock::thread_cpu_ns(),
+            Self::Turns { .. } => self.now_ns(),
+        }
+    }
+
     /// The same with what other threads did for this target alone (ns).
     pub(crate) fn with_elsewhere(&self, elsewhere_ns: u64) -> u64 {
         match self {

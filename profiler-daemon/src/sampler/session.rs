@@ -155,8 +155,8 @@ impl Session {
         self.times.range_start_ns = self.times.start_ns;
         self.times.window_end_ns = self.times.start_ns + stats::window_ns(0);
         (self.counts, self.losses) = (Counts::default(), Losses::since(self.times.start_ns));
-        let target_cpu_ns = self.cpu.scheduled.read().0;
-        let target_cpu_ns = self.cpu_among_many(target_cpu_ns);
+        let (target_cpu_ns, gone) = self.read_cpu();
+        self.readings.gone = gone;
         self.readings.last = self.at(self.times.start_ns, target_cpu_ns);
         if self.own_time.counts_from_the_start() {
             // Of that, what adoptions took was counted already.

@@ -28,6 +28,8 @@ struct ProcessClock {
     sampled: WeightedSum,
     /// Earlier samples since then, which counted for another target (ns).
     settled: WeightedSum,
+    /// Whether it had no clock at the last reading any more.
+    is_gone: bool,
     /// Whether its target is still unknown: its CPU time is then not reported.
     is_waiting: bool,
 }
@@ -47,6 +49,15 @@ pub(super) struct ProcessClocks {
     clocks: FxHashMap<u32, ProcessClock>,
     /// When all of them were last read (ns).
     each_read_ns: u64,
+}
+
+/// What the clocks of all processes showed.
+#[derive(Debug, Default)]
+pub(super) struct ClockReadings {
+    /// By how much each process used more than its samples stand for.
+    pub(super) corrections: Vec<(u32, Correction)>,
+    /// Processes that have no clock any more; each is in one reading alone.
+    gone: Vec<u32>,
 }
 
 /// CPU time of a target among others: by the clocks of its processes, and by the samples of those that have ended. The kernel's account of
@@ -88,16 +99,12 @@ impl ClockedCpu {
         self.unsure
     }
 
-    /// The total so far (ns).
-    pub(super) fn read(&mut self) -> u64 {
-        self.cpu_ns += self
-            .clocks
-            .read(true, clock::monotonic_ns())
-            .into_iter()
-            .map(|(_, correction)| correction.off_ns)
-            .sum::<f64>();
+    /// The total so far (ns), and the processes that have ended since the last reading.
+    pub(super) fn read(&mut self) -> (u64, Vec<u32>) {
+        let read = self.clocks.read(true, clock::monotonic_ns());
+        self.cpu_ns += read.corrections.iter().map(|(_, correction)| correction.off_ns).sum::<f64>();
         self.total_ns = self.total_ns.max(self.cpu_ns as u64);
-        self.total_ns
+        (self.total_ns, read.gone)
     }
 }
 
@@ -157,27 +164,29 @@ impl ProcessClocks {
         self.clocks.remove(&pid).map_or_else(WeightedSum::default, |clock| clock.sampled)
     }
 
-    /// By how much each process used more than its samples stand for, if it is time to read the clocks (`is_each`: whether or not). When
-    /// that is never depends on samples: what is read just after one has more of them than its time, what ends before the next reading
-    /// fewer, and only the former would be corrected.
-    pub(super) fn read(&mut self, is_each: bool, now_ns: u64) -> Vec<(u32, Correction)> {
+    /// Reads the clocks if it is time for that (`is_each`: in any case). The times never depend on samples: what is read just
+    /// after one has more of them than its time, what ends before the next reading has fewer, and only the former would be
+    /// corrected.
+    pub(super) fn read(&mut self, is_each: bool, now_ns: u64) -> ClockReadings {
         self.read_by(is_each, now_ns, clock::process_cpu_ns)
     }
 
-    fn read_by(
-        &mut self,
-        is_each: bool,
-        now_ns: u64,
-        used_ns: impl Fn(u32) -> Option<u64>,
-    ) -> Vec<(u32, Correction)> {
+    fn read_by(&mut self, is_each: bool, now_ns: u64, used_ns: impl Fn(u32) -> Option<u64>) -> ClockReadings {
         let all = self.clocks.len();
         let every_ns = EACH_EVERY_NS.max(all as u64 * READING_NS * TIME_PER_READING);
         if !is_each && all > FEW && now_ns < self.each_read_ns.saturating_add(every_ns) {
-            return Vec::new();
+            return ClockReadings::default();
         }
         self.each_read_ns = now_ns;
-        let asked = self.clocks.iter_mut().filter(|(_, clock)| !clock.is_waiting);
-        asked.filter_map(|(pid, clock)| Some((*pid, clock.read(used_ns(*pid)?)))).collect()
+        let mut read = ClockReadings::default();
+        for (&pid, clock) in self.clocks.iter_mut().filter(|(_, clock)| !clock.is_waiting) {
+            match used_ns(pid) {
+                Some(used_ns) => read.corrections.push((pid, clock.read(used_ns))),
+                None if !std::mem::replace(&mut clock.is_gone, true) => read.gone.push(pid),
+                None => {}
+            }
+        }
+        read
     }
 
     /// [`Self::read`] for one process.
@@ -208,17 +217,33 @@ mod tests {
         let own = std::process::id();
         clocks.born(own);
         clocks.born(6_000_000); // no process has such numbers
-        let read = |clocks: &mut ProcessClocks, now_ns| clocks.read(false, now_ns).len();
+        let read = |clocks: &mut ProcessClocks, now_ns| clocks.read(false, now_ns).corrections.len();
         assert_eq!(read(&mut clocks, 5), 1, "of two, the one that runs");
         assert_eq!(read(&mut clocks, 6), 1, "they are few");
         (0..FEW as u32).for_each(|other| clocks.born(6_000_001 + other));
         assert!(clocks.sampled(own, 1_000));
         assert_eq!(read(&mut clocks, 5 + EACH_EVERY_NS), 0);
         assert_eq!(read(&mut clocks, 6 + EACH_EVERY_NS), 1);
-        assert_eq!(clocks.read(true, 7 + EACH_EVERY_NS).len(), 1, "a window ends");
+        assert_eq!(clocks.read(true, 7 + EACH_EVERY_NS).corrections.len(), 1, "a window ends");
         (0..2_000).for_each(|other| clocks.born(7_000_000 + other));
         assert_eq!(read(&mut clocks, 7 + 3 * EACH_EVERY_NS), 0, "so many are read every other second");
         assert_eq!(read(&mut clocks, 8 + 4 * EACH_EVERY_NS), 1);
+    }
+
+    #[test]
+    fn a_process_that_has_ended_is_reported_once() {
+        let mut cpu = ClockedCpu::default();
+        let own = std::process::id();
+        cpu.adopted(own);
+        cpu.born(6_000_000); // no process has such a number
+        assert_eq!(cpu.read().1, [6_000_000]);
+        assert!(cpu.read().1.is_empty(), "it is known until its last samples are there");
+        cpu.sampled(6_000_000, 5_000_000_000);
+        cpu.left(6_000_000);
+        let (total_ns, gone) = cpu.read();
+        assert!((5_000_000_000..6_000_000_000).contains(&total_ns) && gone.is_empty(), "{total_ns} {gone:?}");
+        cpu.born(6_000_000);
+        assert_eq!(cpu.read().1, [6_000_000], "another process of that number");
     }
 
     /// A compiler is started again and again: half of its time is known by samples alone.
@@ -241,7 +266,8 @@ mod tests {
                     now_ns = (now_ns / STEP_NS + 1) * STEP_NS;
                     let used_ns = |asked| (asked == pid).then(|| now_ns - begun_ns);
                     let read = clocks.read_by(false, now_ns, used_ns);
-                    counted_ns += read.iter().map(|(_, correction)| correction.off_ns).sum::<f64>();
+                    counted_ns +=
+                        read.corrections.iter().map(|(_, correction)| correction.off_ns).sum::<f64>();
                 }
                 if sample_ns as u64 > ends_ns {
                     break;

@@ -42,7 +42,7 @@ impl Session {
     /// program, and lose their user frames, which are the profiler's own code.
     pub(crate) fn await_exec(&mut self, pid: u32, program: &str) {
         self.processes.adopt(pid, program);
-        self.cpu.scheduled.adopt(pid);
+        self.cpu.adopt(pid);
         self.members.awaited = Some(pid);
     }
 
@@ -109,7 +109,6 @@ impl Session {
         self.program_ended(pid);
         self.processes.forget(pid);
         self.rereads.forget(pid);
-        self.cpu.scheduled.leave(pid);
     }
 
     /// The target is every process of the machine, present and future, except the excluded ones.

@@ -511,7 +511,7 @@ impl Owners {
 
     /// Corrects the CPU time of targets by the clocks of their processes, if it is time to read them (`is_each`: whether or not).
     pub(super) fn read_clocks(&mut self, is_each: bool) {
-        for (pid, correction) in self.clocks.read(is_each, clock::monotonic_ns()) {
+        for (pid, correction) in self.clocks.read(is_each, clock::monotonic_ns()).corrections {
             self.correct(pid, correction);
         }
         self.shares.values_mut().for_each(OwnerShare::read_group);

@@ -36,7 +36,7 @@ pub(super) struct Readings {
     /// Processes that ended since the last reading and had no sample by then.
     pub(super) ended_unknown: FxHashSet<u32>,
     /// Processes that had no CPU clock any more at the last reading.
-    gone: Vec<u32>,
+    pub(super) gone: Vec<u32>,
 }
 
 impl LastReading {
@@ -100,15 +100,14 @@ impl Session {
 
     /// What happened since the last reading; a new one begins.
     pub(crate) fn reading(&mut self, switches: u64) -> Reading {
-        let (target_cpu_ns, gone) = self.cpu.scheduled.read();
-        let target_cpu_ns = self.cpu_among_many(target_cpu_ns);
+        let (target_cpu_ns, gone) = self.read_cpu();
         let at_ns = clock::monotonic_ns();
         // A process may outlive its first thread, and a zombie its program.
         // Its last samples may still be on their way: it is known until the next reading, unless its number is taken again.
         for pid in
             self.readings.exits.take(std::mem::replace(&mut self.readings.gone, gone), procfs::has_ended)
         {
-            self.cpu.left(pid);
+            self.cpu.ended(pid);
             self.program_ended(pid);
             if let Some(owners) = &mut self.counted.owners {
                 let process = self.processes.get(pid).map(|process| process.index);
@@ -125,14 +124,10 @@ impl Session {
         Reading { switches, ..now.since(&last) }
     }
 
-    /// CPU time of this target, if it is one among many with events of their own; otherwise `target_cpu_ns`, which may
-    /// be the whole machine's (ns).
-    pub(super) fn cpu_among_many(&mut self, target_cpu_ns: u64) -> u64 {
-        if let Some(cpu) = &mut self.cpu.clocked {
-            return cpu.read();
-        }
+    /// Reads the CPU time of the target so far (ns), and which processes have ended since the last time.
+    pub(super) fn read_cpu(&mut self) -> (u64, Vec<u32>) {
         self.counted.owners.iter_mut().for_each(|owners| owners.read_clocks(false));
-        target_cpu_ns
+        self.cpu.read()
     }
 
     /// What happened since the last reading, without the target's CPU time, which takes longer to read.
@@ -142,7 +137,8 @@ impl Session {
 
     /// Marks the start of one-time work, like reading tables, until [`Self::spent_once`].
     pub(crate) fn begin_once(&self) -> OnceFrom {
-        OnceFrom { own_ns: self.own_ns(), tables_ns: self.code.objects.once_ns() }
+        let own_ns = self.own_time.of_this_thread_ns() + self.code.objects.elsewhere_ns();
+        OnceFrom { own_ns, tables_ns: self.code.objects.once_ns() }
     }
 
     /// Charges what was spent since `from` over the following minutes.
@@ -150,6 +146,11 @@ impl Session {
         let now = self.begin_once();
         let tables_ns = now.tables_ns.saturating_sub(from.tables_ns); // already in `once_ns` of the objects
         self.readings.once_ns += now.own_ns.saturating_sub(from.own_ns).saturating_sub(tables_ns);
+    }
+
+    /// Charges what another thread spent on names (ns) like [`Self::spent_once`].
+    pub(crate) fn spent_on_names(&mut self, spent_ns: u64) {
+        self.readings.once_ns += spent_ns;
     }
 
     /// Own CPU time that counts for this target, on all threads (ns).

@@ -5,7 +5,7 @@
 //!
 //! Options: `--seconds 200` (of each division; twenty more are for setting up), `--window 60` (s), `--only user`.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
@@ -24,6 +24,8 @@ use tests::programs::{copy_program, program};
 use tests::verdict::{Verdict, ensure_none_fails};
 
 const SET_UP_S: u64 = 20;
+/// How long the mix stands still for a look: long enough for the daemon to read all clocks and to publish what they show.
+const STILL: Duration = Duration::from_secs(4);
 const BOUND: f64 = 0.01;
 /// The permanent services: name, and CPU time used in each second.
 const STEADY: [(&str, &str); 3] = [("steady-a", ".4"), ("steady-b", ".1"), ("steady-c", ".03")];
@@ -60,8 +62,10 @@ struct Found {
     division: Division,
     targets: usize,
     samples: f64,
-    /// CPU time that the kernel charged to programs that can be targets (s).
+    /// CPU time that the scheduler charged to programs that can be targets (s).
     busy_s: f64,
+    /// The same by `/proc/stat`, which counts what ran at each tick of a clock, over it.
+    by_ticks_ratio: f64,
     /// CPU time of all targets, over it, and how far off that may be as stated.
     sum_ratio: f64,
     sum_half_ratio: f64,
@@ -156,6 +160,31 @@ impl Mix {
         }
     }
 
+    /// CPU time that the scheduler charged to the mix, and to other processes that can be targets (s).
+    fn charged_s(&self, daemon: u32) -> Result<f64> {
+        let parts =
+            STEADY.iter().chain(&PARTS).map(|(name, _)| self.group.path().join(name).join("cgroup.procs"));
+        let lists: Vec<String> = parts.map(fs::read_to_string).collect::<Result<_, _>>()?;
+        let mix: BTreeSet<i32> =
+            lists.iter().flat_map(|list| list.lines()).map(str::parse).collect::<Result<_, _>>()?;
+        let others = procfs::process::all_processes()?.flatten().filter_map(|process| process.stat().ok());
+        let is_target = |stat: &procfs::process::Stat| {
+            let is_ours = [stat.pid, stat.ppid].contains(&(daemon as i32));
+            let has_ended = stat.state == 'Z';
+            !is_of_kernel(stat) && !is_ours && !has_ended && !mix.contains(&stat.pid)
+        };
+        // Of a process that has ended, its parent, or whichever waited for it, keeps the time.
+        let used = |stat: procfs::process::Stat| (stat.utime + stat.stime) as i64 + stat.cutime + stat.cstime;
+        let ticks: i64 = others.filter(is_target).map(used).sum();
+        Ok(group_cpu_s(self.group.path())? + ticks as f64 / procfs::ticks_per_second() as f64)
+    }
+
+    /// Stops the mix, or lets it go on.
+    fn stand_still(&self, still: bool) -> Result<()> {
+        fs::write(self.group.path().join("cgroup.freeze"), if still { "1" } else { "0" })
+            .context("the mix could not be stopped")
+    }
+
     fn group_target(&self, name: &str) -> String {
         let top = self.group.path().file_name().unwrap_or_default().to_string_lossy();
         format!("all:{top}:{name}")
@@ -178,17 +207,32 @@ fn group_cpu_s(group: &Path) -> Result<f64> {
 /// The counts so far, of the kernel and of the daemon.
 struct Look {
     busy_s: f64,
-    /// CPU time of each target, and half of its interval (s).
+    by_ticks_s: f64,
+    /// CPU time of all targets, those that have ended included (s).
+    sum_s: f64,
+    /// CPU time of each target that is left, and half of its interval (s).
     targets: BTreeMap<String, (f64, f64)>,
     samples: f64,
     accounts: BTreeMap<String, f64>,
 }
 
 impl Look {
+    /// The mix stands still meanwhile: what the daemon says is of a moment before, and would differ from the kernel's figures.
     fn of(daemon: &Daemon, mix: &Mix, division: Division) -> Result<Look> {
+        mix.stand_still(true)?;
+        sleep(STILL);
+        let look = Self::at_rest(daemon, mix, division);
+        mix.stand_still(false)?;
+        look
+    }
+
+    fn at_rest(daemon: &Daemon, mix: &Mix, division: Division) -> Result<Look> {
         let (mut targets, mut samples) = (BTreeMap::new(), 0.0);
         let accounts = mix.accounts(division)?;
-        let busy_s = machine_busy_s()? - daemon.own_cpu_s()? - kernel_threads_s()?;
+        let busy_s = mix.charged_s(daemon.pid()?)?;
+        let by_ticks_s = machine_busy_s()? - daemon.own_cpu_s()? - kernel_threads_s()?;
+        let status = daemon.ctl_json(&["status"])?;
+        let sum_s = status["host"]["targets_cpu_s"].as_f64().context("targets_cpu_s")?;
         for target in daemon.targets()? {
             let name = target["name"].as_str().context("a target without a name")?;
             let [cpu_s, low, high] = ["cpu_s", "cpu_s_low", "cpu_s_high"].map(|key| target[key].as_f64());
@@ -196,15 +240,18 @@ impl Look {
             targets.insert(name.to_owned(), (cpu_s.unwrap_or(0.0), half_s));
             samples += target["samples"].as_f64().unwrap_or(0.0);
         }
-        Ok(Look { busy_s, targets, samples, accounts })
+        Ok(Look { busy_s, by_ticks_s, sum_s, targets, samples, accounts })
     }
+}
+
+fn is_of_kernel(stat: &procfs::process::Stat) -> bool {
+    stat.ppid == 2 || stat.pid == 2
 }
 
 /// CPU time of the kernel's own threads, which belong to no target (s).
 fn kernel_threads_s() -> Result<f64> {
     let processes = procfs::process::all_processes()?.flatten();
-    let of_kernel =
-        processes.filter_map(|process| process.stat().ok()).filter(|stat| stat.ppid == 2 || stat.pid == 2);
+    let of_kernel = processes.filter_map(|process| process.stat().ok()).filter(is_of_kernel);
     let ticks: u64 = of_kernel.map(|stat| stat.utime + stat.stime).sum();
     Ok(ticks as f64 / procfs::ticks_per_second() as f64)
 }
@@ -219,7 +266,6 @@ fn look(division: Division, seconds: u64, folder: &Path) -> Result<Found> {
     sleep(Duration::from_secs(seconds));
     let after = Look::of(&daemon, &mix, division)?;
     let since = |name: &String, cpu_s: f64| cpu_s - before.targets.get(name).map_or(0.0, |(cpu_s, _)| *cpu_s);
-    let sum_s: f64 = after.targets.iter().map(|(name, (cpu_s, _))| since(name, *cpu_s)).sum();
     // Each target's samples are its own.
     let half_s = after.targets.values().map(|(_, half_s)| half_s * half_s).sum::<f64>().sqrt();
     let busy_s = after.busy_s - before.busy_s;
@@ -234,14 +280,16 @@ fn look(division: Division, seconds: u64, folder: &Path) -> Result<Found> {
         targets: after.targets.len(),
         samples: after.samples - before.samples,
         busy_s,
-        sum_ratio: sum_s / busy_s,
+        by_ticks_ratio: (after.by_ticks_s - before.by_ticks_s) / busy_s,
+        sum_ratio: (after.sum_s - before.sum_s) / busy_s,
         sum_half_ratio: half_s / busy_s,
         accounts: accounts.collect::<Result<_>>()?,
     })
 }
 
 fn report(found: &[Found]) -> Result<()> {
-    let heads = ["each", "targets", "samples", "busy (s)", "sum of targets", "worst account"];
+    let heads =
+        ["each", "targets", "samples", "busy (s)", "by /proc/stat", "sum of targets", "worst account"];
     let mut rows = vec![heads.map(str::to_owned).to_vec()];
     let mut verdicts = Vec::new();
     for of in found {
@@ -253,7 +301,7 @@ fn report(found: &[Found]) -> Result<()> {
         });
         let busy = format!("{:.1}", of.busy_s);
         let sum = format!("{} ± {}", percent(of.sum_ratio), percent(of.sum_half_ratio));
-        rows.push(row([&each, &of.targets, &of.samples, &busy, &sum, &shown]));
+        rows.push(row([&each, &of.targets, &of.samples, &busy, &percent(of.by_ticks_ratio), &sum, &shown]));
         let mut judge = |what: &str, ratio: f64, half: f64| {
             let (what, off) = (format!("each = {each}: {what} off"), off(ratio));
             verdicts.push(Verdict::new(&what, off, ((off - half).max(0.0), off + half), BOUND, percent));
