@@ -9,7 +9,7 @@ use crate::formats::root_first;
 use crate::intervals::{self, ByTime, Reached, Times, Total};
 
 /// What the kernel is called among the modules.
-const KERNEL: &str = "[kernel]";
+pub(crate) const KERNEL: &str = "[kernel]";
 
 /// What a function cost.
 #[derive(Clone, Debug, PartialEq, Serialize)]

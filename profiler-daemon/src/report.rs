@@ -11,7 +11,7 @@ use profile_files::range::{self, RangeError};
 use profile_files::store::{Query, StoreError};
 use profile_files::table::View;
 use profile_files::unknown::{self, UnknownList};
-use profile_files::{Format, JSON, TABLE, names, pprof};
+use profile_files::{Format, JSON, names, pprof};
 use profiler_core::merge::{Merger, Range};
 use profiler_core::profile::SymbolizedProfile;
 
@@ -74,7 +74,7 @@ pub(crate) fn run(job: &ReportJob, terminal: Terminal) -> Result<()> {
 
 /// Whether a person reads the notes of the profile in what is printed; JSON has them too, but a program reads it.
 fn shows_notes(job: &ReportJob) -> bool {
-    job.files.is_empty() && !job.unknown && *job.format == TABLE
+    job.files.is_empty() && !job.unknown && job.format.lists_functions
 }
 
 fn print(job: &ReportJob, profile: &SymbolizedProfile, terminal: Terminal) -> Result<()> {
@@ -197,9 +197,9 @@ pub(crate) fn say_missing(profile: &SymbolizedProfile, terminal: Terminal) {
 mod tests {
 
     use super::*;
-    use profile_files::FOLDED;
     use profile_files::functions::{FunctionCost, functions};
     use profile_files::testing;
+    use profile_files::{FOLDED, TABLE};
 
     const SECOND_NS: u64 = 1_000_000_000;
 

@@ -71,7 +71,6 @@ fn what_cannot_be_meant_is_a_usage_error() {
         "record --horizon 60 -- true",
         "record --unwind lbr -- true",
         "record -o out.txt -- true",
-        "record -o out.firefox.json -- true",
         "record -o .svg -- true",
         "record -o a.svg -o a.svg -- true",
         "record -o a.svg --stats a.svg -- true",
@@ -142,13 +141,6 @@ fn a_process_is_predicted_for_as_it_would_be_sampled() {
     assert_eq!(job.sampling.criterion, Criterion::MeanSquared);
     assert_eq!(job.sampling.unwind, Unwind::FramePointers);
     assert_eq!(job.sampling.attach_mode, config::AttachMode::Cpu);
-}
-
-#[test]
-fn what_is_not_built_yet_is_refused_as_such() {
-    let line = "record -o a.firefox.json -- true";
-    assert!(is_usage(line), "{line}");
-    assert!(message(line).contains("not available in this version"), "{}", message(line));
 }
 
 #[test]
@@ -298,6 +290,7 @@ fn tables_have_20_rows_and_with_top_0_all() {
     }
     assert!(typed("report a.pb.gz --unknown --top 3").is_ok() && typed("ctl profile --top 3").is_ok());
     assert!(typed("ctl --json profile").is_ok() && typed("report a.pb.gz --format json").is_ok());
+    assert!(typed("report a.pb.gz --format md --top 3").is_ok());
     let Job::Report(ReportJob { source: ReportSource::Files(files), .. }) =
         typed("report a.pb.gz b.pb.gz c.pb.gz").unwrap()
     else {

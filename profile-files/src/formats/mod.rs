@@ -1,7 +1,10 @@
 //! The table of formats. What a format needs is a module here and a row in [`FORMATS`]: help, endings of files, the interface's
 //! parameters and media types, and the documentation are made from the rows.
 
+mod firefox;
 pub(crate) mod folded;
+mod html;
+mod markdown;
 pub mod pprof;
 mod speedscope;
 pub mod stats;
@@ -14,13 +17,15 @@ use std::fmt::{self, Display, Formatter};
 use std::io::{self, Write};
 use std::path::Path;
 
-use profiler_core::profile::{FunctionIndex, SymbolizedProfile, WeightedStack};
+use profiler_core::profile::{FunctionIndex, Run, SymbolizedProfile, WeightedStack};
 
 use crate::functions::functions;
+use crate::names;
 use table::View;
 
 /// Every format, in the order in which help and documents list them.
-pub static FORMATS: [&Format; 6] = [&TABLE, &JSON, &PPROF, &FOLDED, &SVG, &SPEEDSCOPE];
+pub static FORMATS: [&Format; 9] =
+    [&TABLE, &JSON, &PPROF, &FOLDED, &SVG, &HTML, &MARKDOWN, &SPEEDSCOPE, &FIREFOX];
 
 /// Functions as a table; see [`table`].
 pub static TABLE: Format = Format {
@@ -30,6 +35,7 @@ pub static TABLE: Format = Format {
     readers: None,
     is_printed: true,
     has_script: false,
+    lists_functions: true,
     write: |profile, view, out| out.write_all(table::render(profile, &functions(profile), view).as_bytes()),
 };
 
@@ -41,6 +47,7 @@ pub static JSON: Format = Format {
     readers: None,
     is_printed: true,
     has_script: false,
+    lists_functions: false,
     write: |profile, _, out| out.write_all(stats::summary(&profile.run, &functions(profile))?.as_bytes()),
 };
 
@@ -55,6 +62,7 @@ pub static PPROF: Format = Format {
     ),
     is_printed: false,
     has_script: false,
+    lists_functions: false,
     write: |profile, _, out| pprof::write(profile, out),
 };
 
@@ -66,6 +74,7 @@ pub static FOLDED: Format = Format {
     readers: Some("flame graph tools: one line per stack, µs of CPU time"),
     is_printed: true,
     has_script: false,
+    lists_functions: false,
     write: |profile, _, out| folded::write(profile, out),
 };
 
@@ -76,7 +85,30 @@ static SVG: Format = Format {
     readers: Some("a browser: a flame graph"),
     is_printed: false,
     has_script: true,
+    lists_functions: false,
     write: |profile, _, out| svg::write(profile, out),
+};
+
+static HTML: Format = Format {
+    name: "html",
+    about: "web page",
+    media_type: "text/html; charset=utf-8",
+    readers: Some("a browser: one page with the summary, a flame graph and all functions"),
+    is_printed: false,
+    has_script: true,
+    lists_functions: false,
+    write: |profile, _, out| html::write(profile, out),
+};
+
+static MARKDOWN: Format = Format {
+    name: "md",
+    about: "Markdown",
+    media_type: "text/markdown; charset=utf-8",
+    readers: Some("people, in an issue or a pull request: the summary and the functions of at least 0.1%"),
+    is_printed: true,
+    has_script: false,
+    lists_functions: true,
+    write: |profile, view, out| markdown::write(profile, view, out),
 };
 
 static SPEEDSCOPE: Format = Format {
@@ -86,7 +118,19 @@ static SPEEDSCOPE: Format = Format {
     readers: Some("[speedscope](https://www.speedscope.app)"),
     is_printed: false,
     has_script: false,
+    lists_functions: false,
     write: |profile, _, out| speedscope::write(profile, out),
+};
+
+static FIREFOX: Format = Format {
+    name: "firefox.json",
+    about: "Firefox Profiler",
+    media_type: "application/json",
+    readers: Some("[Firefox Profiler](https://profiler.firefox.com)"),
+    is_printed: false,
+    has_script: false,
+    lists_functions: false,
+    write: |profile, _, out| firefox::write(profile, out),
 };
 
 /// A format that profiles are written in: a row of [`FORMATS`].
@@ -104,6 +148,8 @@ pub struct Format {
     pub is_printed: bool,
     /// Whether a browser that shows it runs a script in it.
     pub has_script: bool,
+    /// Whether it has the notes of the run and as many functions as the view says.
+    pub lists_functions: bool,
     write: fn(&SymbolizedProfile, View, &mut dyn Write) -> io::Result<()>,
 }
 
@@ -138,11 +184,7 @@ impl Format {
             return Ok(format);
         }
         let endings = in_words(Self::written().map(|format| format!(".{format}")));
-        let known = format!("end the file's name in {endings}");
-        Err(match name.ends_with(".firefox.json") {
-            true => format!(".firefox.json is not available in this version; {known}"),
-            false => known,
-        })
+        Err(format!("end the file's name in {endings}"))
     }
 
     fn is_ending_of(&self, name: &str) -> bool {
@@ -188,6 +230,25 @@ fn in_words(items: impl Iterator<Item = String>) -> String {
         Some(last) if !items.is_empty() => format!("{} or {last}", items.join(", ")),
         last => last.unwrap_or_default(),
     }
+}
+
+/// The most columns of a function and its module, where a line has no width.
+const NAME_WIDTH: usize = 120;
+
+/// What a document of the run is called: its target, and what was measured if that is not CPU time.
+fn title(run: &Run) -> String {
+    let target = names::shorten(&names::visible(&run.target), 90);
+    let time = names::visible(&run.measure.in_words());
+    match (target.is_empty(), run.measure.is_cpu()) {
+        (true, _) => time,
+        (false, true) => target,
+        (false, false) => format!("{target}: {time}"),
+    }
+}
+
+/// What a process is called where each is a profile of its own: `server`, `server: delay time`.
+fn process_title(run: &Run, name: &str) -> String {
+    if run.measure.is_cpu() { name.to_owned() } else { format!("{name}: {}", run.measure.in_words()) }
 }
 
 /// The frame of a stack without frames.

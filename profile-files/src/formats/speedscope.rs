@@ -5,7 +5,7 @@ use std::io::{self, Write};
 use profiler_core::profile::{Function, SymbolizedProfile};
 use serde::Serialize;
 
-use super::{NO_STACK, root_first};
+use super::{NO_STACK, process_title, root_first};
 
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
@@ -70,11 +70,9 @@ fn frame(function: &Function) -> SpeedscopeFrame<'_> {
 }
 
 fn profiles(profile: &SymbolizedProfile) -> Vec<SpeedscopeProfile> {
-    let measure = &profile.run.measure;
-    let of = if measure.is_cpu() { String::new() } else { format!(": {}", measure.in_words()) };
     let named = profile.processes.iter().map(|process| SpeedscopeProfile {
         r#type: "sampled",
-        name: format!("{} ({}){of}", process.comm, process.pid),
+        name: process_title(&profile.run, &format!("{} ({})", process.comm, process.pid)),
         unit: "nanoseconds",
         start_value: 0,
         end_value: 0,

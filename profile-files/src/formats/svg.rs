@@ -8,13 +8,26 @@ use profiler_core::profile::{Run, SymbolizedProfile};
 use quick_xml::escape::escape;
 use rustc_hash::FxHashMap;
 
-use super::folded;
 use super::table::complete;
+use super::{folded, title};
 use crate::functions::{InclusiveShare, wholes};
 use crate::names;
 
-/// Writes `profile` as a flame graph; widths are CPU time, or what the file holds in its place, in microseconds.
+/// Writes `profile` as a flame graph.
+///
+/// # Errors
+///
+/// As [`graph`], or if `out` refuses.
 pub(super) fn write(profile: &SymbolizedProfile, out: &mut dyn Write) -> io::Result<()> {
+    out.write_all(graph(profile)?.as_bytes())
+}
+
+/// The flame graph as an XML document; widths are CPU time, or what the file holds in its place, in microseconds.
+///
+/// # Errors
+///
+/// If the names on its stacks are too long together.
+pub(super) fn graph(profile: &SymbolizedProfile) -> io::Result<String> {
     let mut options = Options::default();
     options.title = title(&profile.run);
     options.subtitle = Some(subtitle(&profile.run));
@@ -27,7 +40,7 @@ pub(super) fn write(profile: &SymbolizedProfile, out: &mut dyn Write) -> io::Res
     let mut svg = Vec::new();
     flamegraph::from_lines(&mut options, lines.iter().map(String::as_str), &mut svg)?;
     let svg = String::from_utf8(svg).map_err(io::Error::other)?;
-    out.write_all(with_intervals(&svg, &intervals(profile)).as_bytes())
+    Ok(with_intervals(&svg, &intervals(profile)))
 }
 
 /// What the tooltip of a function adds to the figures of one of its frames: by its name, as it stands in the graph.
@@ -62,16 +75,6 @@ fn with_intervals(svg: &str, added: &FxHashMap<String, String>) -> String {
         rest = &after[END.len()..];
     }
     text + rest
-}
-
-fn title(run: &Run) -> String {
-    let target = names::shorten(&names::visible(&run.target), 90);
-    let time = names::visible(&run.measure.in_words());
-    match (target.is_empty(), run.measure.is_cpu()) {
-        (true, _) => time,
-        (false, true) => target,
-        (false, false) => format!("{target}: {time}"),
-    }
 }
 
 fn subtitle(run: &Run) -> String {

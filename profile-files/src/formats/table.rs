@@ -4,6 +4,7 @@ mod few;
 mod summary;
 
 pub(crate) use self::summary::{SummaryLine, complete};
+pub(super) use self::summary::{about_rows, about_run};
 
 use std::fmt::Write;
 
@@ -87,7 +88,7 @@ fn start_of(text: &str, most: usize) -> String {
 }
 
 /// Said in place of the functions where there are none.
-fn nothing(run: &Run) -> String {
+pub(super) fn nothing(run: &Run) -> String {
     match run.cpu.target_cpu_s {
         _ if run.how.confidence == 0.0 => "no samples".to_owned(),
         cpu_s if cpu_s >= WORTH_SAMPLING_S => format!("no samples of {} of CPU time", seconds(cpu_s)),
@@ -99,35 +100,91 @@ fn nothing(run: &Run) -> String {
     }
 }
 
+/// The functions as cells: what every table of them shows.
+pub(super) struct Cells {
+    /// Titles of the figures: time, share, interval (where functions have one) and total.
+    pub(super) titles: Vec<String>,
+    /// One for each function.
+    pub(super) rows: Vec<Row>,
+}
+
+/// The cells of a function.
+pub(super) struct Row {
+    /// As many as there are titles.
+    pub(super) figures: Vec<String>,
+    /// `~` if it may take no more than the next, else empty.
+    pub(super) mark: &'static str,
+    name: String,
+    module: String,
+}
+
+/// Title of the column of names.
+pub(super) const NAME_TITLE: &str = "function [module]";
+
+impl Cells {
+    pub(super) fn of(run: &Run, functions: &[FunctionCost]) -> Self {
+        let has_intervals = functions.iter().any(|function| function.share_ends.is_some());
+        let level = Ratio::new(run.how.confidence).ok().filter(|_| has_intervals);
+        // Of a short run, seconds with three decimals would all be 0.
+        let (unit, per_s, decimals) = if (f64::MIN_POSITIVE..SHORT_S).contains(&run.cpu.target_cpu_s) {
+            ("ms", 1e3, 2)
+        } else {
+            ("s", 1.0, 3)
+        };
+        let figures = |time: String, share: String, interval: String, total: String| {
+            let interval = has_intervals.then_some(interval);
+            [time, share].into_iter().chain(interval).chain([total]).collect()
+        };
+        let row = |function: &FunctionCost| Row {
+            figures: figures(
+                format!("{:.decimals$}", function.cpu_s * per_s),
+                percent(function.share, 2),
+                interval(function),
+                percent(function.total_share, 1),
+            ),
+            mark: if function.tied == Some(true) { "~" } else { "" },
+            name: visible(&function.name),
+            module: visible(&function.module),
+        };
+        let interval = level.map_or_else(String::new, |level| format!("{level} interval"));
+        let titles = figures(column(&run.measure, unit), "share".to_owned(), interval, "total".to_owned());
+        Self { titles, rows: functions.iter().map(row).collect() }
+    }
+}
+
+impl Row {
+    /// The function and its module in at most `width` columns.
+    pub(super) fn name(&self, width: usize) -> String {
+        with_module(&self.name, &self.module, width)
+    }
+}
+
 fn list(out: &mut String, run: &Run, functions: &[FunctionCost], view: View, is_whole: bool) {
     let (shown, hidden) = functions.split_at(view.top.min(functions.len()));
-    let level = Ratio::new(run.how.confidence).ok().filter(|_| shown.iter().any(|f| f.share_ends.is_some()));
-    let title = level.map_or_else(String::new, |level| format!("{level} interval"));
-    let intervals: Vec<String> = shown.iter().map(interval).collect();
-    let widest = intervals.iter().chain([&title]).map(|text| text.chars().count()).max().unwrap_or(0);
-    let columns = |cpu: &str, share: &str, interval: &str, total: &str, mark: char| {
-        let interval = if widest > 0 { format!(" {interval:>widest$}") } else { String::new() };
-        format!("{cpu:>9} {share:>7}{interval} {total:>7} {mark} ")
+    let Cells { titles, rows } = Cells::of(run, shown);
+    let widths: &[usize] = if titles.len() == 4 { &[9, 7, 0, 7] } else { &[9, 7, 7] };
+    let widest = |at: usize, least: usize| {
+        let cells = rows.iter().map(|row| &row.figures[at]).chain([&titles[at]]);
+        cells.map(|cell| cell.chars().count()).fold(least, usize::max)
     };
-    // Of a short run, seconds with three decimals would all be 0.
-    let (unit, per_s, decimals) = if (f64::MIN_POSITIVE..SHORT_S).contains(&run.cpu.target_cpu_s) {
-        ("ms", 1e3, 2)
-    } else {
-        ("s", 1.0, 3)
+    let widths: Vec<usize> = widths.iter().enumerate().map(|(at, least)| widest(at, *least)).collect();
+    let line = |figures: &[String], mark: &str| {
+        let cells = figures.iter().zip(&widths).map(|(cell, width)| format!("{cell:>width$} "));
+        format!("{}{mark:1} ", cells.collect::<String>())
     };
-    let unit = column(&run.measure, unit);
-    let _ = writeln!(out, "{}function [module]", columns(&unit, "share", &title, "total", ' '));
-    for (function, interval) in shown.iter().zip(&intervals) {
-        let (share, total) = (percent(function.share, 2), percent(function.total_share, 1));
-        let mark = if function.tied == Some(true) { '~' } else { ' ' };
-        let figures =
-            columns(&format!("{:.decimals$}", function.cpu_s * per_s), &share, interval, &total, mark);
-        let room = view.width.saturating_sub(figures.chars().count());
-        let name = with_module(&visible(&function.name), &visible(&function.module), room);
+    let _ = writeln!(out, "{}{NAME_TITLE}", line(&titles, ""));
+    for row in &rows {
+        let figures = line(&row.figures, row.mark);
+        let name = row.name(view.width.saturating_sub(figures.chars().count()));
         let _ = writeln!(out, "{figures}{name}");
     }
     if !hidden.is_empty() {
-        let _ = writeln!(out, "{}", more(hidden, &run.measure, is_whole));
+        let remedy = match hidden.len() {
+            _ if !is_whole => "",
+            1 => "; --top 0 shows it",
+            _ => "; --top 0 shows them",
+        };
+        let _ = writeln!(out, "{}{remedy}", more(hidden, &run.measure));
     }
 }
 
@@ -147,12 +204,11 @@ pub(crate) fn column(measure: &Measure, unit: &str) -> String {
     }
 }
 
-fn more(hidden: &[FunctionCost], measure: &Measure, is_whole: bool) -> String {
+/// What functions that are not listed took, in a line.
+pub(super) fn more(hidden: &[FunctionCost], measure: &Measure) -> String {
     let share = percent(hidden.iter().map(|function| function.share).sum(), 1);
-    let (functions, them) = if hidden.len() == 1 { ("function", "it") } else { ("functions", "them") };
-    let time = visible(&measure.in_words());
-    let remedy = if is_whole { format!("; --top 0 shows {them}") } else { String::new() };
-    format!("…and {} more {functions} ({share} of the {time}){remedy}", hidden.len())
+    let functions = if hidden.len() == 1 { "function" } else { "functions" };
+    format!("…and {} more {functions} ({share} of the {})", hidden.len(), visible(&measure.in_words()))
 }
 
 pub(crate) fn percent(share: f64, decimals: usize) -> String {

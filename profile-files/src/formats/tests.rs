@@ -26,11 +26,6 @@ fn the_ending_picks_the_format() {
             assert!(advice.contains(&format!(".{format}")), "{name}: {advice}");
         }
     }
-    let advice = of("a.firefox.json").unwrap_err();
-    assert!(
-        advice.starts_with(".firefox.json is not available in this version; end the file's name in "),
-        "{advice}"
-    );
 }
 
 #[test]
@@ -71,6 +66,18 @@ fn what_is_printed_is_text_and_every_format_can_be_written() {
                 );
             }
         }
+    }
+}
+
+#[test]
+fn a_view_bounds_what_lists_functions_and_nothing_else() {
+    for format in FORMATS {
+        let length = |top| {
+            let mut out = Vec::new();
+            format.write(&testing::profile(), View { top, ..View::default() }, &mut out).unwrap();
+            out.len()
+        };
+        assert_eq!(length(1) < length(usize::MAX), format.lists_functions, "{format}");
     }
 }
 

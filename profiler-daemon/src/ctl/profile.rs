@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use anyhow::{Error, Result, anyhow};
 use profile_files::pprof::{self, ReadError};
-use profile_files::{JSON, PPROF, TABLE};
+use profile_files::{JSON, PPROF};
 
 use super::client::{Client, RequestMethod, quoted};
 use super::{CtlProfile, CtlTime};
@@ -38,7 +38,7 @@ pub(super) fn run(client: &Client<'_>, asked: &CtlProfile, json: bool, terminal:
             outputs.deliver(&profile)
         }
         None => {
-            if *format != TABLE {
+            if !format.lists_functions {
                 report::say_missing(&profile, terminal);
             }
             report::print_as(format, &profile, terminal, asked.top)

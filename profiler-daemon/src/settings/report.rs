@@ -36,11 +36,14 @@ pub(super) fn job(args: cli::ReportArgs) -> Result<ReportJob> {
     Ok(ReportJob { source, files, format, unknown, top })
 }
 
-/// How many rows a table has; what is no table has no rows.
+/// How many functions are listed; not every format lists them.
 pub(super) fn top(top: Option<Top>, format: &Format) -> Result<Top> {
+    let tables: Vec<&str> =
+        Format::printed().filter(|format| format.lists_functions).map(|format| format.name).collect();
     match top {
-        Some(_) if *format != TABLE => Err(usage(format!(
-            "--top works with the table alone; leave it out, or print the table instead of {format}"
+        Some(_) if !format.lists_functions => Err(usage(format!(
+            "--top does not work with {format}; leave it out, or use --format {}",
+            tables.join(" or ")
         ))),
         top => Ok(top.unwrap_or_default()),
     }

@@ -32,7 +32,7 @@ const WORTH_A_SHARE_S: f64 = 0.01;
 pub(crate) type SummaryLine = (&'static str, String);
 
 /// What the run was and cost, and what is missing of it.
-pub(super) fn about_run(profile: &SymbolizedProfile, table: &FunctionTable) -> Vec<SummaryLine> {
+pub(in crate::formats) fn about_run(profile: &SymbolizedProfile, table: &FunctionTable) -> Vec<SummaryLine> {
     let run = &profile.run;
     let is_idle = table.functions.is_empty() && run.cpu.target_cpu_s < WORTH_SAMPLING_S;
     let mut lines = if is_idle { Vec::new() } else { figures(profile, table) };
@@ -54,7 +54,7 @@ fn figures(profile: &SymbolizedProfile, table: &FunctionTable) -> Vec<SummaryLin
 }
 
 /// How sure the first `shown` rows are.
-pub(super) fn about_rows(run: &Run, table: &FunctionTable, shown: usize) -> Vec<SummaryLine> {
+pub(in crate::formats) fn about_rows(run: &Run, table: &FunctionTable, shown: usize) -> Vec<SummaryLine> {
     let mut lines: Vec<SummaryLine> =
         precision(run, table).map(|text| ("precision", text)).into_iter().collect();
     let shown = table.functions.iter().take(shown);

@@ -30,9 +30,10 @@ pub(super) const INDEX: &str = "\
 /// What Go takes where nothing is said.
 const GO_SECONDS: Duration = Duration::from_secs(30);
 
-/// A document's own script and style, and nothing else; it cannot reach anything of where it is shown.
-const POLICY: &str =
-    "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; sandbox allow-scripts";
+/// A document's own script and style, and nothing else; it cannot reach anything of where it is shown. A flame graph asks in a
+/// dialog for what to search.
+const POLICY: &str = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; \
+    sandbox allow-scripts allow-modals";
 
 pub(super) async fn profile(call: &Call<'_>) -> Answer {
     let format = call.params.format(&FORMAT)?.unwrap_or(&JSON);

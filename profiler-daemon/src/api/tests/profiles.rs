@@ -43,7 +43,14 @@ fn a_range_comes_in_every_form() {
     );
     let svg = asked("&format=svg");
     assert!(svg.text().contains("</svg>") && svg.head.contains("content-type: image/svg+xml"));
-    assert!(svg.head.contains("content-security-policy: default-src 'none'; script-src 'unsafe-inline'"));
+    assert!(svg.head.contains(
+        "content-security-policy: default-src 'none'; script-src 'unsafe-inline'; \
+        style-src 'unsafe-inline'; sandbox allow-scripts allow-modals"
+    ));
+    let html = asked("&format=html");
+    assert!(html.head.contains("content-type: text/html") && html.text().contains("<code>work [web]</code>"));
+    assert!(asked("&format=md").text().contains("| `work [web]` |"));
+    assert_eq!(asked("&format=firefox.json").json()["threads"].as_array().map(Vec::len), Some(2));
     let pprof = asked("&format=pb.gz");
     assert!(pprof.head.contains("filename=\"profile.pb.gz\""));
     let read = profile_files::pprof::read(pprof.body.as_slice()).unwrap();
