@@ -243,7 +243,7 @@ fn samples<'a>(
 ) -> Samples {
     let mut samples = Samples { weight_type: "tracing-ms", ..Samples::default() };
     let mut before_ns = 0;
-    for Stretch { end_ns, stack, cpu_ns } in timeline(profile, stacks) {
+    for TimelinePart { end_ns, stack, cpu_ns } in timeline(profile, stacks) {
         if stack.is_none() && end_ns == before_ns {
             continue; // no pause
         }
@@ -259,8 +259,8 @@ fn samples<'a>(
     samples
 }
 
-/// A time from the end of the one before.
-struct Stretch<'a> {
+/// A time, from the end of the part before.
+struct TimelinePart<'a> {
     /// Its end (ns since the start).
     end_ns: u64,
     /// What ran; nothing from the end of a window to the start of the next that saw anything.
@@ -269,8 +269,8 @@ struct Stretch<'a> {
     cpu_ns: u64,
 }
 
-/// The run as stretches of `stacks`, by their ends.
-fn timeline<'a>(profile: &SymbolizedProfile, stacks: &[&'a WeightedStack]) -> Vec<Stretch<'a>> {
+/// When which of `stacks` ran, in time order.
+fn timeline<'a>(profile: &SymbolizedProfile, stacks: &[&'a WeightedStack]) -> Vec<TimelinePart<'a>> {
     let all_ns = stacks.iter().fold(0_u64, |sum, stack| sum.saturating_add(stack.cpu_ns));
     // Where the file does not say when: anywhere in the run, or one after the other.
     let duration_ns = Some((profile.run.duration_s * 1e9) as u64).filter(|duration_ns| *duration_ns > 0);
@@ -283,22 +283,22 @@ fn timeline<'a>(profile: &SymbolizedProfile, stacks: &[&'a WeightedStack]) -> Ve
             by_window.entry(part.window).or_default().push((stack, part.cpu_ns));
         }
     }
-    let mut stretches = Vec::new();
+    let mut timeline = Vec::new();
     for (window, parts) in by_window {
         let Window { start_ns, end_ns } = *profile.windows.get(window as usize).unwrap_or(&run);
         let length_ns = u128::from(end_ns.saturating_sub(start_ns));
         let in_window_ns: u128 = parts.iter().map(|(_, cpu_ns)| u128::from(*cpu_ns)).sum();
-        stretches.push(Stretch { end_ns: start_ns, stack: None, cpu_ns: 0 });
+        timeline.push(TimelinePart { end_ns: start_ns, stack: None, cpu_ns: 0 });
         let mut so_far_ns = 0;
         for (stack, cpu_ns) in parts {
             so_far_ns += u128::from(cpu_ns);
             let end_ns = start_ns + (length_ns * so_far_ns / in_window_ns) as u64;
-            stretches.push(Stretch { end_ns, stack: Some(stack), cpu_ns });
+            timeline.push(TimelinePart { end_ns, stack: Some(stack), cpu_ns });
         }
     }
     // A window may end when the next starts: there is no pause then.
-    stretches.sort_by_key(|stretch| (stretch.end_ns, stretch.stack.is_none()));
-    stretches
+    timeline.sort_by_key(|part| (part.end_ns, part.stack.is_none()));
+    timeline
 }
 
 impl<'a> Tables<'a> {
