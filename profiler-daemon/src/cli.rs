@@ -18,7 +18,7 @@ use profiler_core::rate::Criterion;
 use crate::evaluate::{Role, Shape};
 use crate::output::{OutputFile, Top};
 pub(crate) use compare::CompareArgs;
-pub(crate) use ctl::{CtlArgs, CtlAttachArgs, CtlCommand, CtlProfileArgs};
+pub(crate) use ctl::{CtlArgs, CtlAttachArgs, CtlCommand, CtlProfileArgs, CtlTargetsArgs};
 pub(crate) use hints::{hint, where_to_look};
 pub(crate) use push::PushArgs;
 pub(crate) use report::{ReportArgs, StoredArgs};

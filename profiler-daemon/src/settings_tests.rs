@@ -268,6 +268,22 @@ fn help_lists_every_format() {
 }
 
 #[test]
+fn what_shapes_a_text_is_refused_with_json_wherever_that_is_typed() {
+    for rest in [
+        "profile --format folded",
+        "profile -o a.svg",
+        "targets --top 3",
+        "targets --labels",
+        "targets --sort name",
+    ] {
+        for line in [format!("ctl --json {rest}"), format!("ctl {rest} --json")] {
+            assert!(is_usage(&line) && message(&line).contains("--json"), "{line}: {}", message(&line));
+        }
+    }
+    assert!(typed("ctl --json targets").is_ok() && typed("ctl --json profile --from -1h").is_ok());
+}
+
+#[test]
 fn tables_have_20_rows_and_with_top_0_all() {
     let report = |line: &str| {
         let Job::Report(job) = typed(line).unwrap() else { panic!() };

@@ -21,7 +21,7 @@ pub(super) fn write(profile: &SymbolizedProfile, view: View, out: &mut dyn Write
     let (run, table) = (&profile.run, functions(profile));
     let large = table.functions.partition_point(|function| function.share >= LEAST_SHARE);
     let (shown, hidden) = table.functions.split_at(large.min(view.top));
-    let mut parts = vec![format!("## {}\n", code(&title(run))), list(&about_run(profile, &table))];
+    let mut parts = vec![format!("## {}\n", span(&title(run))), list(&about_run(profile, &table))];
     if table.functions.is_empty() {
         parts.push(list(&[("note", nothing(run))]));
     }
@@ -69,15 +69,20 @@ fn escaped(text: &str) -> String {
     out.replace("://", ":\\//").replace("www.", "www\\.")
 }
 
-/// A name as code. What has a `|`, which would end a cell of a table, is HTML.
+/// A name as code in a cell of a table. What has a `|`, which would end the cell, is HTML.
 fn code(name: &str) -> String {
-    if name.contains('|') {
-        let in_html = name.chars().map(|character| match character.is_ascii_punctuation() {
-            true => format!("&#{};", u32::from(character)),
-            false => character.to_string(),
-        });
-        return format!("<code>{}</code>", in_html.collect::<String>());
+    if !name.contains('|') {
+        return span(name);
     }
+    let in_html = name.chars().map(|character| match character.is_ascii_punctuation() {
+        true => format!("&#{};", u32::from(character)),
+        false => character.to_string(),
+    });
+    format!("<code>{}</code>", in_html.collect::<String>())
+}
+
+/// A name as a code span.
+fn span(name: &str) -> String {
     let longest = name.split(|character| character != '`').map(str::len).max().unwrap_or(0);
     let fence = "`".repeat(longest + 1);
     // One blank at both ends is left out by readers.

@@ -5,14 +5,15 @@ use std::time::Duration;
 use anyhow::Result;
 use config::Span;
 use jiff::Zoned;
-use profile_files::JSON;
 use profile_files::when::When;
+use profile_files::{JSON, TABLE};
 
 use super::{distinct, empty_range, report};
 use crate::api::AttachBody;
-use crate::cli::{CtlArgs, CtlAttachArgs, CtlCommand, CtlProfileArgs};
-use crate::ctl::{CtlJob, CtlProfile, CtlQuery, CtlTime, TargetList};
+use crate::cli::{CtlArgs, CtlAttachArgs, CtlCommand, CtlProfileArgs, CtlTargetsArgs};
+use crate::ctl::{CtlJob, CtlProfile, CtlQuery, CtlTime, TargetList, TargetOrder};
 use crate::failure::usage;
+use crate::output::Top;
 
 /// What was typed, checked.
 ///
@@ -23,9 +24,7 @@ pub(super) fn job(args: CtlArgs) -> Result<CtlJob> {
     let json = args.json;
     let query = match args.ask {
         CtlCommand::Status => CtlQuery::Status,
-        CtlCommand::Targets(args) => {
-            CtlQuery::Targets(TargetList { order: args.sort, top: args.top.get(), labels: args.labels })
-        }
+        CtlCommand::Targets(args) => CtlQuery::Targets(targets(&args, json)?),
         CtlCommand::Decisions { target } => CtlQuery::Decisions(target),
         CtlCommand::Profile(args) => CtlQuery::Profile(profile(args, json)?),
         CtlCommand::Attach(args) => CtlQuery::Attach(Box::new(attach(*args)?)),
@@ -36,9 +35,25 @@ pub(super) fn job(args: CtlArgs) -> Result<CtlJob> {
     Ok(CtlJob { socket: args.socket, json, query })
 }
 
+/// In front of the subcommand, `--json` is no conflict that the parser sees.
+fn not_with_json(json: bool, options: &[(&str, bool)]) -> Result<()> {
+    match options.iter().find(|(_, is_given)| json && *is_given) {
+        Some((option, _)) => Err(usage(format!("{option} does not work with --json; leave one of them out"))),
+        None => Ok(()),
+    }
+}
+
+fn targets(args: &CtlTargetsArgs, json: bool) -> Result<TargetList> {
+    let CtlTargetsArgs { sort, top, labels } = *args;
+    let (is_sorted, is_cut) = (sort != TargetOrder::Cpu, top != Top::ALL);
+    not_with_json(json, &[("--sort", is_sorted), ("--top", is_cut), ("--labels", labels)])?;
+    Ok(TargetList { order: sort, top: top.get(), labels })
+}
+
 fn profile(args: CtlProfileArgs, json: bool) -> Result<CtlProfile> {
     distinct(args.output.iter().map(|file| &file.path))?;
-    // In front of the subcommand, --json is no conflict that the parser sees.
+    let options = [("--format", *args.format != TABLE), ("--output", !args.output.is_empty())];
+    not_with_json(json, &options)?;
     let top = report::top(args.top, if json { &JSON } else { args.format })?;
     Ok(CtlProfile {
         time: time(args.from, args.to, args.duration)?,

@@ -91,6 +91,11 @@ fn wait_for_windows(daemon: &Daemon, target: &str, count: usize) -> Result<()> {
 
 /// CPU time of a program's functions in a target's profile (s).
 fn work_s(daemon: &Daemon, busy: &Busy, target: &str) -> Result<f64> {
+    Ok(work_and_all_s(daemon, busy, target)?.0)
+}
+
+/// The same, and the CPU time of all functions (s).
+fn work_and_all_s(daemon: &Daemon, busy: &Busy, target: &str) -> Result<(f64, f64)> {
     let ended =
         daemon.report(&["--from", "-1h", "--target", target, "--format", "json"])?.expect_status(0)?;
     let profile: Value = serde_json::from_str(&ended.stdout)?;
@@ -99,8 +104,9 @@ fn work_s(daemon: &Daemon, busy: &Busy, target: &str) -> Result<f64> {
         function["module"] == busy.name.as_str()
             && function["name"].as_str().is_some_and(|name| name.starts_with("work_"))
     };
-    let work = functions.iter().filter(is_its);
-    Ok(work.filter_map(|function| function["cpu_s"].as_f64()).sum())
+    let cpu_s = |function: &Value| function["cpu_s"].as_f64();
+    let work_s = functions.iter().filter(is_its).filter_map(cpu_s).sum();
+    Ok((work_s, functions.iter().filter_map(cpu_s).sum()))
 }
 
 /// Ends a daemon in which "busy" is sampled, and starts it again. Returns the windows until its end, the one that was open then among
