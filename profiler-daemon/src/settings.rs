@@ -131,18 +131,9 @@ fn check_backend(sampling: &SamplingSettings) -> Result<()> {
 }
 
 fn attach(args: cli::AttachArgs) -> Result<AttachJob> {
-    let mode = args.sampling.attach_mode;
-    if args.all && !is_whole_cpus(mode) {
-        return Err(usage(format!("--all is sampled CPU by CPU; leave out --attach-mode {mode}")));
-    }
     let sampling = sampling(&args.sampling, args.output.confidence, Some(&args.goal))?;
-    let target = target(args.target)?;
+    let target = if args.all { Target::Everything } else { target(args.target)? };
     attach_job(target, args.duration, sampling, output(args.output)?)
-}
-
-/// Whether this way to attach is possible with every process as the target.
-fn is_whole_cpus(mode: config::AttachMode) -> bool {
-    matches!(mode, config::AttachMode::Auto | config::AttachMode::Cpu)
 }
 
 /// Without a target, `top` shows every process. The profile that is shown has the length of the window.
@@ -160,10 +151,6 @@ fn top(args: cli::TopArgs) -> Result<TopJob> {
         return Err(usage(format!("--window {} needs --every {every_s}s at least", args.window)));
     }
     let target = target(args.target)?;
-    let mode = args.sampling.attach_mode;
-    if matches!(target, Target::Everything) && !is_whole_cpus(mode) {
-        return Err(usage(format!("every process is sampled CPU by CPU; leave out --attach-mode {mode}")));
-    }
     let sampling = sampling(&args.sampling, args.confidence, None)?;
     let sampling = SamplingSettings { horizon: Some(args.window), ..sampling };
     Ok(TopJob {
@@ -182,6 +169,11 @@ fn attach_job(
 ) -> Result<AttachJob> {
     if duration.is_some_and(|duration| duration.duration().is_zero()) {
         return Err(usage("--duration 0s leaves nothing to sample; give a time such as 30s"));
+    }
+    let mode = sampling.attach_mode;
+    let is_of_cpus = matches!(mode, config::AttachMode::Auto | config::AttachMode::Cpu);
+    if matches!(target, Target::Everything) && !is_of_cpus {
+        return Err(usage(format!("every process is sampled CPU by CPU; leave out --attach-mode {mode}")));
     }
     check_backend(&sampling)?;
     let is_many = matches!(target, Target::Everything | Target::Cgroup(_) | Target::Unit(_));

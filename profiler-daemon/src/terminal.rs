@@ -25,7 +25,7 @@ impl Terminal {
         self.print_if_read(text).map(drop)
     }
 
-    /// [`Self::print`], and whether there is a reader still.
+    /// [`Self::print`]; returns whether the output still has a reader.
     pub(crate) fn print_if_read(self, text: &str) -> Result<bool> {
         let mut out = io::stdout().lock();
         match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {

@@ -115,9 +115,9 @@ fn begin_with_everything(job: &AttachJob) -> Result<AttachedRun> {
     setup.choose_whole_cpus()?;
     let mut session = setup.session(&job.sampling);
     session.follow_everything();
-    let nobody = TargetMembers { pids: Vec::new(), group: None };
+    let unknown_yet = TargetMembers { pids: Vec::new(), group: None };
     let mut engine = setup
-        .open(&job.sampling, session, nobody, None, outputs)
+        .open(&job.sampling, session, unknown_yet, None, outputs)
         .map_err(|error| explain::open(error, None))?;
     engine.start_clocks()?;
     Ok(AttachedRun { engine, setup, watched: WatchedProcesses::Everything, name: "everything".to_owned() })

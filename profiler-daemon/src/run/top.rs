@@ -95,7 +95,7 @@ struct LiveState {
     /// CPU time that all drawing and the last table took (ns).
     drawing_ns: AtomicU64,
     last_drawing_ns: AtomicU64,
-    /// Set when names are waited for no more.
+    /// Set to skip names that are not known yet.
     cancel: CancelFlag,
 }
 
@@ -159,7 +159,7 @@ impl LiveView {
                 state.cancel.set();
             }
         };
-        // Without the thread, Ctrl-C is left.
+        // If the thread cannot be started, Ctrl-C still ends the run.
         let _ = std::thread::Builder::new().name("keys".to_owned()).spawn(read);
     }
 
@@ -180,7 +180,7 @@ impl LiveView {
         }
         let (collected, figures, _) = engine.end();
         let last = self.part(collected, figures);
-        let _ = self.parts.send(last); // fails where nobody reads any more
+        let _ = self.parts.send(last); // fails if the thread that draws has ended
         drop(self.parts);
         self.thread.join().unwrap_or_else(|_| Err(anyhow!("internal error in the thread that draws")))
     }
@@ -218,13 +218,13 @@ impl RunDisplay for LiveView {
             let (collected, figures) = engine.cut();
             self.follow_load(engine, &figures);
             let part = self.part(collected, figures);
-            let _ = self.parts.try_send(part); // fails where nobody reads any more
+            let _ = self.parts.try_send(part); // fails if the thread that draws has ended
         }
         false
     }
 }
 
-/// Names parts and draws their sum until there are no more, or nobody reads what is drawn.
+/// Names parts and draws the sum of the last ones, until there are no more or the program that reads the output has ended.
 fn draw_all(
     parts: &Receiver<TopPart>,
     window: Duration,
@@ -276,7 +276,8 @@ struct Screen {
 }
 
 impl Screen {
-    /// Draws a profile in place of the last one, or below it where standard output is no terminal; returns whether there is a reader.
+    /// Draws a profile in place of the last one, or below it if standard output is no terminal. Returns whether the output still has a
+    /// reader.
     fn draw(&mut self, profile: &SymbolizedProfile) -> Result<bool> {
         let width = self.terminal.columns();
         let end_unix_ns = profile.run.start_unix_ns + (profile.run.duration_s * 1e9) as u64;
@@ -299,8 +300,8 @@ impl Screen {
     }
 }
 
-/// The lines of a table on a terminal of `height` lines, of which a title and the cursor take one each. By default as many of the
-/// `most` functions as fit are listed; the summary above them takes half of the lines at most.
+/// The lines of a table for a terminal of `height` lines; a title and the cursor take one line each. If `rows` does not say how many of
+/// the `most` functions to list, all that fit are listed. The summary above them gets half of the lines at most.
 fn fitted(table: impl Fn(usize) -> String, rows: Option<Top>, most: usize, height: usize) -> Vec<String> {
     let room = height.saturating_sub(2);
     let lines = |top: usize| -> Vec<String> {

@@ -509,7 +509,7 @@ impl Owners {
         Unassigned { live: live.into_iter().filter(|pid| self.is_unassigned(*pid)).collect(), ended }
     }
 
-    /// Corrects the CPU time of targets by the clocks of their processes, if it is time to read them (`is_each`: whether or not).
+    /// Corrects the CPU time of targets by the clocks of their processes, if it is time to read them (`is_each`: in any case).
     pub(super) fn read_clocks(&mut self, is_each: bool) {
         for (pid, correction) in self.clocks.read(is_each, clock::monotonic_ns()).corrections {
             self.correct(pid, correction);
