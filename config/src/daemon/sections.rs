@@ -55,10 +55,10 @@ section! {
         age: Span = Span::from_secs(7 * 24 * 3600);
         /// Room for all of them together.
         bytes: Bytes = Bytes::new(2 << 30);
-        /// Time that one profile of a target covers, and that is lost if the power fails. Up to six times as
-        /// long if naming and storing so many would take more than 15% of the host's budget. Where more
-        /// than eight targets began together, some windows are up to 1.75 times as long: they end in turn.
-        /// The first of each of up to 32 targets covers 15 s at most, so that it can be seen soon.
+        /// Time that one profile of a target covers. It is lost in a crash; a power failure takes half a minute
+        /// more. Up to six times as long if naming and storing so many would take more than 15% of the host's
+        /// budget. Where more than eight targets began together, some windows are up to 1.75 times as long: they
+        /// end in turn. The first of each of up to 32 targets covers 15 s at most, so that it can be seen soon.
         window: Span = Span::from_secs(60);
         /// Age at which windows are merged into one file for each hour, with a time resolution of a minute.
         hourly_after: Span = Span::from_secs(5 * 60);

@@ -197,7 +197,7 @@ impl<D: Disk> Store<D> {
             return Err(Unmerged::NoRoom(size));
         }
         self.counters.evicted += self.remove_all(&oldest);
-        let is_synced = self.put(stamp, sealed).map_err(|cause| match is_full(&cause) {
+        let is_synced = self.put_synced(stamp, sealed).map_err(|cause| match is_full(&cause) {
             true => Unmerged::NoRoom(size),
             false => failed(&format!("the disk refuses the merged file ({cause}); check it")),
         })?;

@@ -113,7 +113,7 @@ impl Cursor {
             std::os::unix::fs::DirBuilderExt::mode(&mut builder, 0o750).create(folder)?;
         }
         let _ = disk.apply(Op::Remove(&aside)); // left by an attempt that failed
-        let written = disk.apply(Op::Write(&aside, &line));
+        let written = disk.apply(Op::Write(&aside, &line)).and_then(|()| disk.apply(Op::SyncFile(&aside)));
         if let Err(cause) = written.and_then(|()| disk.apply(Op::Rename(&aside, &self.path))) {
             let _ = disk.apply(Op::Remove(&aside)); // where that fails too, the next attempt does it
             return Err(cause);

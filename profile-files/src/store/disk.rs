@@ -12,8 +12,10 @@ use nix::sys::statvfs::statvfs;
 pub enum Op<'a> {
     /// Makes a folder; one that is there is left alone.
     MakeFolder(&'a Path),
-    /// Writes a new file and waits until its bytes are on the disk.
+    /// Writes a new file. Its bytes are the system's then: a power failure may still take them.
     Write(&'a Path, &'a [u8]),
+    /// Waits until the bytes of a file are on the disk.
+    SyncFile(&'a Path),
     /// Gives a file another name, in place of a file that has it.
     Rename(&'a Path, &'a Path),
     /// Removes a file.
@@ -54,15 +56,11 @@ impl Disk for RealDisk {
         match op {
             // Profiles tell what programs do: for the owner, and for a group if the folder above lets it in.
             Op::MakeFolder(path) => fs::DirBuilder::new().recursive(true).mode(0o750).create(path),
-            Op::Write(path, bytes) => {
-                let mut file = create(path)?;
-                file.write_all(bytes)?;
-                file.sync_all()
-            }
+            Op::Write(path, bytes) => create(path)?.write_all(bytes),
+            Op::SyncFile(path) | Op::SyncFolder(path) => File::open(path)?.sync_all(),
             Op::Rename(from, to) => fs::rename(from, to),
             Op::Remove(path) => fs::remove_file(path),
             Op::RemoveFolder(path) => fs::remove_dir(path),
-            Op::SyncFolder(path) => File::open(path)?.sync_all(),
         }
     }
 }

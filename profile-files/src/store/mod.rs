@@ -5,9 +5,14 @@
 //! costs one target a minute. Windows are merged into a file for each hour, hours into one for each day (UTC), so that a
 //! week of ten targets is some two hundred files; these keep when each part was, to a minute and to ten.
 //!
-//! **Nothing is half there.** A file is written under a hidden name, synced, renamed, and its folder synced. A merged file
-//! says which ranges of time it counts: sources found beside it, after a crash or in a copy, are ignored, and the owner
-//! removes them. What was changed by so much as a bit is set aside in `damaged/`, and counted.
+//! **Nothing is half there.** A file is written under a hidden name and renamed. A merged file is synced before that, its folder
+//! after it, and only then its sources are removed. It says which ranges of time it counts: sources found beside it, after a
+//! crash or in a copy, are ignored, and the owner removes them. What was changed by so much as a bit is set aside in `damaged/`,
+//! and counted.
+//!
+//! **Windows are not synced.** The system writes them to the disk within half a minute, many at once; to wait for each took more
+//! CPU time than all else that is done for a small one. Whatever ends the process loses nothing; a power failure takes what was
+//! stored in the last half minute, beside the windows that were open.
 //!
 //! **Both bounds hold**: room is made before a file is written, the oldest first; age counts by the clock that cannot jump,
 //! as far as a boot reaches. A file goes once all of its time is too old, so that a day's goes a day later. Where others have
@@ -169,26 +174,61 @@ impl<D: Disk> Store<D> {
         taken.take(target, time_ranges, usize::MAX) == Overlap::None
     }
 
-    /// Writes a file so that it is there whole or not at all; whether it outlives a power failure.
-    fn put(&mut self, stamp: Stamp, sealed: &Sealed) -> io::Result<bool> {
-        let path = sealed.name.path();
-        let full = self.folder.join(&path);
-        let day = full.parent().unwrap_or(&self.folder).to_owned();
+    /// Writes a file so that readers see the whole of it or nothing.
+    fn put(&mut self, stamp: Stamp, sealed: &Sealed) -> io::Result<()> {
+        let aside = self.write_aside(sealed)?;
+        self.show(&aside, stamp, sealed)
+    }
+
+    /// The same, once all of the file is on the disk; whether its name is as well, so that it outlives a power failure.
+    fn put_synced(&mut self, stamp: Stamp, sealed: &Sealed) -> io::Result<bool> {
+        let aside = self.write_aside(sealed)?;
+        if let Err(cause) = self.disk.apply(Op::SyncFile(&aside)) {
+            self.give_up(&aside);
+            return Err(cause);
+        }
+        self.show(&aside, stamp, sealed)?;
+        Ok(self.sync(&self.day_of(sealed)))
+    }
+
+    /// Writes a file under a hidden name, in the folder of its day.
+    fn write_aside(&mut self, sealed: &Sealed) -> io::Result<PathBuf> {
+        let day = self.day_of(sealed);
         if !place::is_folder(&day)? {
             self.disk.apply(Op::MakeFolder(&day))?;
             self.sync(&self.folder.clone());
         }
         self.written_aside += 1;
         let aside = day.join(listing::unfinished_name(self.written_aside));
-        let written = self.disk.apply(Op::Write(&aside, &sealed.bytes));
-        if let Err(cause) = written.and_then(|()| self.disk.apply(Op::Rename(&aside, &full))) {
-            let _ = self.disk.apply(Op::Remove(&aside)); // where that fails too, the next start does it
+        match self.disk.apply(Op::Write(&aside, &sealed.bytes)) {
+            Ok(()) => Ok(aside),
+            Err(cause) => {
+                self.give_up(&aside);
+                Err(cause)
+            }
+        }
+    }
+
+    /// Gives a file that was written its name.
+    fn show(&mut self, aside: &Path, stamp: Stamp, sealed: &Sealed) -> io::Result<()> {
+        let path = sealed.name.path();
+        if let Err(cause) = self.disk.apply(Op::Rename(aside, &self.folder.join(&path))) {
+            self.give_up(aside);
             return Err(cause);
         }
-        let is_synced = self.sync(&day);
         let size = listing::room(sealed.bytes.len() as u64);
         self.index.insert(StoredFile { path, name: sealed.name.clone(), stamp, size });
-        Ok(is_synced)
+        Ok(())
+    }
+
+    /// Removes a file that gets no name.
+    fn give_up(&mut self, aside: &Path) {
+        let _ = self.disk.apply(Op::Remove(aside)); // where that fails too, the next start does it
+    }
+
+    fn day_of(&self, sealed: &Sealed) -> PathBuf {
+        let full = self.folder.join(sealed.name.path());
+        full.parent().unwrap_or(&self.folder).to_owned()
     }
 
     /// Has the names in a folder outlive a power failure; whether the disk confirms it.

@@ -52,14 +52,14 @@ impl<D: Disk> Store<D> {
         for _ in 0..MOST_ROUNDS {
             let refused = match self.put(stamp.clone(), sealed) {
                 Err(cause) if is_crowded(&cause) => cause,
-                put => return put.map(drop),
+                put => return put,
             };
             let free = self.disk.free(&self.folder);
             if !self.give_way(size.saturating_sub(free), now) || self.disk.free(&self.folder) <= free {
                 return Err(refused);
             }
         }
-        self.put(stamp, sealed).map(drop)
+        self.put(stamp, sealed)
     }
 
     /// Removes as much of what is damaged and then of the oldest as frees this room, a file at least; whether anything is gone.

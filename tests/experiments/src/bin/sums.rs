@@ -3,7 +3,7 @@
 //! the kernel charged to all programs of the machine, and that of a target what the kernel charged to it: exactly where its processes
 //! are permanent, within the interval that is stated where they come and go, as some of all do. Ends with an error otherwise.
 //!
-//! Options: `--seconds 200` (of each division; twenty more are for setting up), `--window 60` (s), `--only user`.
+//! Options: `--seconds 200` (of each division; forty more are for setting up), `--window 60` (s), `--only user`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -21,9 +21,11 @@ use tests::groups::Group;
 use tests::guards::{Running, is_root};
 use tests::measured::{cpu_s, machine_busy_s};
 use tests::programs::{copy_program, program};
+use tests::run::wait_until;
 use tests::verdict::{Verdict, ensure_none_fails};
 
-const SET_UP_S: u64 = 20;
+/// Longer than the daemon's longest pause between two scans, so that the first look finds all targets.
+const SET_UP_S: u64 = 40;
 /// How long the mix stands still for a look: long enough for the daemon to read all clocks and to publish what they show.
 const STILL: Duration = Duration::from_secs(4);
 const BOUND: f64 = 0.01;
@@ -133,7 +135,11 @@ impl Mix {
         };
         let mut steady = Vec::new();
         for (name, work) in STEADY {
-            steady.push((name, begin(name, &[&format!("{folder}/{name}"), "86400", "1", work])?));
+            let service = begin(name, &[&format!("{folder}/{name}"), "86400", "1", work])?;
+            // What it used as `setpriv` is another target's.
+            let comm = format!("/proc/{}/comm", service.id());
+            wait_until(name, || fs::read_to_string(&comm).is_ok_and(|comm| comm.trim_end() == name))?;
+            steady.push((name, service));
         }
         let loops = PARTS.iter().map(|(name, script)| {
             begin(name, &["sh", "-c", &format!("while :; do {script}; done"), "sh", folder])
