@@ -112,9 +112,11 @@ choice! {
 
 choice! {
     /// What a backend takes.
-    ExportFormat, "pyroscope, otlp or otlp-grpc", later: [],
+    ExportFormat, "pyroscope, pyroscope-push, otlp or otlp-grpc", later: [],
     /// pprof, by Pyroscope's `/ingest`.
     Pyroscope = "pyroscope",
+    /// The same by Pyroscope's Connect call `push.v1.PusherService/Push`.
+    PyroscopePush = "pyroscope-push",
     /// OpenTelemetry's profiles over HTTP.
     Otlp = "otlp",
     /// The same by gRPC.

@@ -212,7 +212,7 @@ const COMBINATIONS: &[(&str, &str, &str)] = &[
     (
         "[[export]]\nname = \"a\"\nto = \"http://p\"\nformat = \"jaeger\"",
         "4:10",
-        "expected pyroscope, otlp or otlp-grpc",
+        "expected pyroscope, pyroscope-push, otlp or otlp-grpc",
     ),
     ("[[export]]\nname = \"a\"\nto = \"http://p\"\ntargets = [\"(\"]", "4:12", "is not a regular expression"),
     ("[[export]]\nname = \"a\"\nto = \"http://p\"\ntimeout = \"0s\"", "4:1", "write 1s to 10m"),

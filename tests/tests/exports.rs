@@ -236,6 +236,48 @@ fn windows_arrive_once_though_the_backend_is_down_and_the_daemon_is_killed() -> 
     Ok(())
 }
 
+/// By Pyroscope's Connect call: what it has no room for waits, what it refuses is skipped, and all else arrives.
+#[test]
+fn windows_arrive_by_connect_except_those_that_are_refused() -> Result<()> {
+    privileged!();
+    let (busy, backend) =
+        (Busy::start()?, Backend::start(Play::Say("429 Too Many Requests\r\nretry-after: 2"))?);
+    let section = backend.section("lab", "format = \"pyroscope-push\"\nlabels = { team = \"a\" }");
+    let mut daemon = Daemon::start_ample(1, &(busy.section("web") + &section))?;
+    let count =
+        |key: &str| export(&daemon, "lab").ok().and_then(|export| export[key].as_u64()).unwrap_or_default();
+    wait_until_told("a wait", || {
+        let problem = export(&daemon, "lab").map(|export| export["problem"].to_string());
+        count("pending") >= 2 && problem.is_ok_and(|text| text.contains("(429)"))
+    })?;
+    ensure!(count("pushed") + count("refused") + count("dropped") == 0, "{}", export(&daemon, "lab")?);
+    backend.plays(Play::Say("400 Bad Request"));
+    wait_until_told("a refusal", || count("refused") >= 1)?;
+    // A page of a proxy acknowledges nothing.
+    backend.plays(OK);
+    wait_until_told("a failure", || {
+        let problem = export(&daemon, "lab").map(|export| export["problem"].to_string());
+        problem.is_ok_and(|text| text.contains("without acknowledging a profile"))
+    })?;
+    ensure!(count("pushed") == 0, "{}", export(&daemon, "lab")?);
+    let before = backend.requests().len();
+    backend.plays(Play::Say("200 OK\r\ncontent-type: application/proto"));
+    wait_until_told("windows", || count("pushed") >= 3)?;
+    daemon.stop(Signal::SIGTERM)?.expect_status(0)?;
+    let stored = stored(&daemon)?;
+    let requests = backend.requests();
+    let contains = |body: &[u8], part: &[u8]| body.windows(part.len()).any(|window| window == part);
+    for request in requests.iter().skip(before) {
+        ensure!(request.line == "POST /push.v1.PusherService/Push HTTP/1.1\r\n", "{}", request.line);
+        for text in ["process_cpu", "service_name\x12\x03web", "team\x12\x01a"] {
+            ensure!(contains(&request.body, text.as_bytes()), "no {text:?}");
+        }
+        let files = stored.iter().filter(|file| contains(&request.body, file)).count();
+        ensure!(files == 1, "{files} windows of the store in a request");
+    }
+    Ok(())
+}
+
 /// Rules of the targets drop one and name the others; those of the export leave one of these out.
 #[test]
 fn rules_drop_a_target_and_leave_out_windows() -> Result<()> {

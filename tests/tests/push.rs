@@ -176,6 +176,100 @@ fn pyroscope_gets_the_file_and_whose_it_is() -> Result<()> {
     Ok(())
 }
 
+/// The messages of Pyroscope's `push.v1.PusherService/Push` (`push.proto`).
+mod pyroscope_push {
+    #[derive(prost::Message)]
+    pub(super) struct Request {
+        #[prost(message, repeated, tag = "1")]
+        pub(super) series: Vec<Series>,
+    }
+    #[derive(prost::Message)]
+    pub(super) struct Series {
+        #[prost(message, repeated, tag = "1")]
+        pub(super) labels: Vec<Label>,
+        #[prost(message, repeated, tag = "2")]
+        pub(super) samples: Vec<Sample>,
+    }
+    #[derive(prost::Message)]
+    pub(super) struct Label {
+        #[prost(string, tag = "1")]
+        pub(super) name: String,
+        #[prost(string, tag = "2")]
+        pub(super) value: String,
+    }
+    #[derive(prost::Message)]
+    pub(super) struct Sample {
+        #[prost(bytes = "vec", tag = "1")]
+        pub(super) pprof: Vec<u8>,
+    }
+}
+
+/// The acknowledgement of Pyroscope's Connect interface.
+const OK_BY_CONNECT: &str =
+    "HTTP/1.1 200 OK\r\ncontent-type: application/proto\r\ncontent-length: 0\r\nconnection: close\r\n\r\n";
+
+#[test]
+fn pyroscope_gets_a_call_of_its_push_service() -> Result<()> {
+    let (file, backend) = (profile()?, Backend::saying(OK_BY_CONNECT)?);
+    let words = ["--format", "pyroscope-push", "--name", "a shop", "--label", "host.name=web-1"];
+    let ended = push(&[&[&*file, "--to", &backend.url][..], &words].concat())?.expect_status(0)?;
+    let [request] = &backend.requests()[..] else { anyhow::bail!("not one request") };
+    ensure!(request.line == "POST /push.v1.PusherService/Push HTTP/1.1", "{request:?}");
+    ensure!(request.header("content-type") == Some("application/proto"), "{request:?}");
+    ensure!(request.header("connect-protocol-version") == Some("1"), "{request:?}");
+    ensure!(request.header("content-encoding").is_none(), "{request:?}");
+    let message = pyroscope_push::Request::decode(request.body.as_slice())?;
+    let [series] = &message.series[..] else { anyhow::bail!("not one series: {message:?}") };
+    let labels: Vec<String> =
+        series.labels.iter().map(|label| format!("{}={}", label.name, label.value)).collect();
+    let expected = [
+        "__delta__=false",
+        "__name__=process_cpu",
+        "host_name=web-1",
+        "process_executable_name=mix_nofp",
+        "pyroscope_spy=sweetspot",
+        "service_name=a_shop",
+    ];
+    ensure!(labels == expected, "{labels:?}");
+    let [sample] = &series.samples[..] else { anyhow::bail!("{} samples", series.samples.len()) };
+    ensure!(sample.pprof == fs::read(&file)?, "not the file");
+    ensure!(ended.stdout.starts_with(&format!("sent {file} to {}: ", backend.host())), "{ended:?}");
+    // The path says it as well.
+    let url = format!("{}/push.v1.PusherService/Push", backend.url);
+    push(&[&file, "--to", &url])?.expect_status(0)?;
+    ensure!(backend.requests()[0].line == request.line);
+    Ok(())
+}
+
+#[test]
+fn an_error_of_pyroscopes_push_service_is_one_line_with_its_message() -> Result<()> {
+    let file = profile()?;
+    let faults = [
+        ("400 Bad Request", "invalid_argument", 1, "refuses it (400): no labels;"),
+        ("401 Unauthorized", "unauthenticated", 77, "asks for a token (401): no labels;"),
+        (
+            "429 Too Many Requests\r\nretry-after: 30",
+            "resource_exhausted",
+            1,
+            "(429): no labels; push it again after 30 s",
+        ),
+        ("501 Not Implemented", "unimplemented", 1, "at /push.v1.PusherService/Push (501): no labels;"),
+        ("503 Service Unavailable", "unavailable", 1, "(503): no labels; push it again later"),
+        ("200 OK", "unknown", 1, "answers 200 without acknowledging a profile"),
+    ];
+    for (status, code, expected, words) in faults {
+        let body = format!(r#"{{"code":"{code}","message":"no\nlabels"}}"#);
+        let length = body.len();
+        let head = format!("HTTP/1.1 {status}\r\ncontent-type: application/json\r\ncontent-length: {length}");
+        let backend = Backend::saying(&format!("{head}\r\nconnection: close\r\n\r\n{body}"))?;
+        let ended =
+            push(&[&file, "--to", &backend.url, "--format", "pyroscope-push"])?.expect_status(expected)?;
+        ensure!(ended.stdout.is_empty() && ended.stderr.lines().count() == 1, "{code}: {ended:?}");
+        ensure!(ended.stderr.contains(words) && !ended.stderr.contains('{'), "no {words} in {ended:?}");
+    }
+    Ok(())
+}
+
 /// The parts of a message that are looked at, with the numbers of protocol 1.10.
 mod otlp {
     #[derive(prost::Message)]

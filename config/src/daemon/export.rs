@@ -15,8 +15,8 @@ section! {
         name: String = String::new(), such as "\"pyroscope\"";
         /// Address of the backend. The format's path is added if it is missing.
         to: String = String::new(), such as "\"https://pyroscope.example:4040\"";
-        /// Format of the requests: pyroscope, otlp (over HTTP) or otlp-grpc. Default: according to the path of `to`, or
-        /// pyroscope if there is none.
+        /// Format of the requests: pyroscope, pyroscope-push (Connect), otlp (over HTTP) or otlp-grpc. Default: according to
+        /// the path of `to`, or pyroscope if there is none.
         format: Option<ExportFormat> = None, such as "\"pyroscope\"";
         /// Targets whose names match one of these regular expressions. Without this key, all targets.
         targets: Vec<Pattern> = Vec::new(), such as "[\"^web$\", \"^services:\"]";

@@ -17,9 +17,9 @@ pub(crate) struct PushArgs {
     /// added if it is missing.
     #[arg(long, value_name = "URL")]
     pub(crate) to: String,
-    /// Format of the requests: pyroscope, otlp (OpenTelemetry's profiles over HTTP, protocol 1.10 or later) or
-    /// otlp-grpc (most collectors take it at port 4317). Default: according to the path of --to, or pyroscope if
-    /// there is none.
+    /// Format of the requests: pyroscope, pyroscope-push (Pyroscope's newer interface, by Connect), otlp
+    /// (OpenTelemetry's profiles over HTTP, protocol 1.10 or later) or otlp-grpc (most collectors take it at port
+    /// 4317). Default: according to the path of --to, or pyroscope if there is none.
     #[arg(long, value_name = "FORMAT")]
     pub(crate) format: Option<ExportFormat>,
     /// Service name of the profiles. Default: each profile's target.

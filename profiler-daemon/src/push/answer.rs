@@ -10,6 +10,7 @@ use prost::Message;
 use ureq::http::header::{CONTENT_TYPE, LOCATION, RETRY_AFTER};
 use ureq::http::{HeaderName, HeaderValue, Response};
 
+use super::pyroscope_push;
 use super::receiver::Receiver;
 use super::trouble::PushError;
 use config::ExportFormat;
@@ -20,8 +21,8 @@ const SHOWN: usize = 200;
 pub(super) const LONGEST_WAIT: u64 = 86_400;
 
 /// What backends say of a profile that is longer than they take, beside the status 413: OpenTelemetry's collector, gRPC's
-/// libraries, proxies in front of gRPC, and Pyroscope of its limits on bytes and on stacks.
-const TOO_LONG: [&str; 10] = [
+/// libraries, proxies in front of gRPC, Connect's library, and Pyroscope of its limits on bytes and on stacks.
+const TOO_LONG: [&str; 13] = [
     "request body too large",
     "maximum configured message size",
     "HTTP status code 413",
@@ -30,6 +31,9 @@ const TOO_LONG: [&str; 10] = [
     "length too large",
     "exceeds maximum size",
     "exceeded while decompressing",
+    "is larger than configured max",
+    "http.MaxBytesReader limit",
+    "profile payload size exceeds limit of",
     "(max_profile_size_byte",
     "(max_profile_stacktrace_samples",
 ];
@@ -71,6 +75,17 @@ struct JsonPartialSuccess {
     error_message: String,
 }
 
+/// An error of the Connect protocol.
+#[derive(Default, serde::Deserialize)]
+#[serde(default)]
+struct ConnectError {
+    code: String,
+    message: String,
+}
+
+/// Connect's codes of a call that may succeed another time, although its status is one of the 4xx.
+const UNFINISHED: [&str; 2] = ["aborted", "canceled"];
+
 impl PushAnswer {
     /// An answer to a request with these headers.
     pub(super) fn new(head: &Response<()>, body: Vec<u8>, sent: &[(HeaderName, HeaderValue)]) -> Self {
@@ -102,8 +117,15 @@ impl PushAnswer {
         };
         let failed =
             || PushError::Failed { text: format!("{host} failed ({status}){said}"), after: self.retry_after };
+        let is_long = too_long(&text);
+        let by_connect = receiver.format == ExportFormat::PyroscopePush;
+        let is_unfinished = || {
+            let error = self.connect_error();
+            by_connect && error.is_some_and(|error| UNFINISHED.contains(&error.code.as_str()))
+        };
         match status {
             200..=299 if receiver.format == ExportFormat::Otlp => self.check_otlp(host),
+            200..=299 if by_connect => self.check_connect(host),
             200..=299 if self.content_type.starts_with("text/html") => Err(PushError::Receiver(format!(
                 "{host} answers {status} with a page; check that --to leads to Pyroscope"
             ))),
@@ -123,7 +145,7 @@ impl PushAnswer {
             403 => Err(PushError::NotPermitted(format!(
                 "{host} does not permit it (403){said}; give a token with --token-file that may write profiles"
             ))),
-            404 | 405 => Err(PushError::Receiver(format!(
+            404 | 405 | 501 if by_connect || status != 501 => Err(PushError::Receiver(format!(
                 "{host} does not accept profiles at {} ({status}){said}; check the path in --to, and --format",
                 path(&receiver.url)
             ))),
@@ -131,8 +153,10 @@ impl PushAnswer {
                 "{host} does not accept a body of {} (413){said}; raise its limit, or push profiles of shorter time",
                 size(bytes)
             ))),
-            429 | 503 => Err(later()),
-            _ if too_long(&text) => Err(PushError::TooLong(format!(
+            // Connect has one code for a limit on the size and for one on the rate.
+            429 if !is_long => Err(later()),
+            503 => Err(later()),
+            _ if is_long => Err(PushError::TooLong(format!(
                 "{host} does not accept a profile of {} ({status}){said}; raise its limit, or push profiles of shorter time",
                 size(bytes)
             ))),
@@ -140,6 +164,7 @@ impl PushAnswer {
             422 if of_pyroscope && text.contains("resource_exhausted") => Err(later()),
             422 if of_pyroscope && !text.contains("invalid_argument") => Err(failed()),
             408 | 500.. => Err(failed()),
+            _ if is_unfinished() => Err(failed()),
             _ => Err(PushError::Profile(format!(
                 "{host} refuses it ({status}){said}; check --format, and what {host} accepts"
             ))),
@@ -158,6 +183,26 @@ impl PushAnswer {
         if is_rejected { Err(rejected(host, &self.secrets.shown(&message))) } else { Ok(()) }
     }
 
+    /// A response has the type of the request, and a message without fields.
+    fn check_connect(&self, host: &str) -> Result<(), PushError> {
+        if self.content_type.starts_with(pyroscope_push::CONTENT_TYPE)
+            && <()>::decode(self.body.as_slice()).is_ok()
+        {
+            return Ok(());
+        }
+        Err(PushError::Receiver(format!(
+            "{host} answers {} without acknowledging a profile; check that --to leads to Pyroscope, and --format",
+            self.status
+        )))
+    }
+
+    /// The error of a Connect call, if it is one.
+    fn connect_error(&self) -> Option<ConnectError> {
+        let is_json = self.content_type.starts_with("application/json");
+        let error: ConnectError = serde_json::from_slice(&self.body).ok().filter(|_| is_json)?;
+        (!error.code.is_empty()).then_some(error)
+    }
+
     /// Whether something was rejected, and why.
     fn partial_success(&self) -> Option<(bool, String)> {
         if self.content_type.starts_with("application/json") {
@@ -173,9 +218,12 @@ impl PushAnswer {
 
     /// What it says for a person, if it does.
     fn said(&self) -> String {
-        let text = match self.content_type.contains("protobuf") {
-            true => Status::decode(self.body.as_slice()).map(|status| status.message).unwrap_or_default(),
-            false => String::from_utf8_lossy(&self.body).into_owned(),
+        let text = if self.content_type.contains("protobuf") {
+            Status::decode(self.body.as_slice()).map(|status| status.message).unwrap_or_default()
+        } else if let Some(ConnectError { code, message }) = self.connect_error() {
+            if message.is_empty() { code } else { message }
+        } else {
+            String::from_utf8_lossy(&self.body).into_owned()
         };
         let text = self.secrets.shown(text.trim());
         if text.is_empty() || text.starts_with('<') { String::new() } else { format!(": {text}") }
@@ -310,6 +358,104 @@ mod tests {
         for page in [&b"<html>log in</html>"[..], b"{}", b"ok"] {
             let refused = check("text/html", page).unwrap_err();
             assert!(refused.to_string().contains("without acknowledging a profile"), "{refused}");
+        }
+    }
+
+    fn by_connect(status: u16, kind: &str, body: &str) -> Result<(), PushError> {
+        answer(status, kind, body.as_bytes()).check(&receiver(ExportFormat::PyroscopePush), 9_000_000)
+    }
+
+    fn connect_error(status: u16, body: &str) -> PushError {
+        by_connect(status, "application/json", body).unwrap_err()
+    }
+
+    #[test]
+    fn connect_acknowledges_by_its_own_type_alone() {
+        assert_eq!(by_connect(200, "application/proto", ""), Ok(()));
+        assert_eq!(by_connect(200, "application/proto", "\x0a\x01x"), Ok(()), "a field of a later version");
+        for (kind, body) in [
+            ("text/html; charset=utf-8", "<html>log in</html>"),
+            ("text/plain", "ok"),
+            ("application/json", "{}"),
+            ("", ""),
+            ("application/proto", "no message"),
+        ] {
+            let refused = by_connect(200, kind, body).unwrap_err();
+            let is_told = refused.to_string().contains("without acknowledging a profile");
+            assert!(is_told && matches!(refused, PushError::Receiver(_)), "{kind}: {refused:?}");
+        }
+    }
+
+    #[test]
+    fn an_error_of_connect_shows_its_message_in_a_line() {
+        let said = |body: &str| connect_error(400, body).to_string();
+        let whole =
+            r#"{"code":"invalid_argument","message":"no\nlabels s3cret\u001b[1m","details":[{"type":"x"}]}"#;
+        let text = said(whole);
+        assert!(text.contains("refuses it (400): no labels …") && !text.contains('\x1b'), "{text}");
+        assert!(!text.contains("invalid_argument") && !text.contains('{'), "{text}");
+        assert!(said(r#"{"code":"invalid_argument"}"#).contains("(400): invalid_argument;"));
+        assert!(said(r#"{"error":"of a proxy"}"#).contains(r#"(400): {"error":"of a proxy"}"#));
+        let long = said(&format!(r#"{{"code":"x","message":"{}"}}"#, "x".repeat(1000)));
+        assert!(long.contains(&"x".repeat(SHOWN)) && !long.contains(&"x".repeat(SHOWN + 1)), "{long}");
+    }
+
+    /// The statuses of codes in the protocol of today and before 2024.
+    #[test]
+    fn a_code_of_connect_says_whether_to_try_again() {
+        let error =
+            |status, code: &str| connect_error(status, &format!(r#"{{"code":"{code}","message":"no"}}"#));
+        for (status, code) in
+            [(400, "invalid_argument"), (400, "failed_precondition"), (409, "already_exists")]
+        {
+            assert!(matches!(error(status, code), PushError::Profile(_)), "{code}");
+        }
+        for (status, code) in [
+            (408, "canceled"),
+            (408, "deadline_exceeded"),
+            (409, "aborted"),
+            (499, "canceled"),
+            (500, "internal"),
+            (500, "unknown"),
+            (504, "deadline_exceeded"),
+        ] {
+            assert!(matches!(error(status, code), PushError::Failed { .. }), "{status} {code}");
+        }
+        for (status, code) in [(429, "resource_exhausted"), (503, "unavailable")] {
+            assert!(matches!(error(status, code), PushError::Later { .. }), "{code}");
+        }
+        for (status, code) in [(404, "unimplemented"), (501, "unimplemented")] {
+            let wrong = error(status, code);
+            let is_told = wrong.to_string().contains("profiles at /push.v1.PusherService/Push");
+            assert!(is_told && matches!(wrong, PushError::Receiver(_)), "{wrong:?}");
+        }
+        for (status, code) in [(401, "unauthenticated"), (403, "permission_denied")] {
+            assert!(matches!(error(status, code), PushError::NotPermitted(_)), "{code}");
+        }
+        let mut waits = answer(429, "application/json", br#"{"code":"resource_exhausted"}"#);
+        waits.retry_after = Some(Duration::from_secs(7));
+        let later = waits.check(&receiver(ExportFormat::PyroscopePush), 1).unwrap_err();
+        assert!(
+            matches!(later, PushError::Later { after: Some(wait), .. } if wait.as_secs() == 7),
+            "{later:?}"
+        );
+    }
+
+    /// A limit on the size has the status of a limit on the rate, or of a wrong profile.
+    #[test]
+    fn a_profile_that_is_too_long_by_connect_is_sent_in_parts() {
+        for (status, message) in [
+            (400, "uncompressed batched profile payload size exceeds limit of 1.0 MB"),
+            (
+                400,
+                "the profile with labels '{}' exceeds the size limit (max_profile_size_byte, actual: 9, limit: 4)",
+            ),
+            (413, "no"),
+            (429, "message size 9000000 is larger than configured max 4000000"),
+            (429, "read message: exceeded 4000000 byte http.MaxBytesReader limit"),
+        ] {
+            let error = connect_error(status, &format!(r#"{{"code":"x","message":"{message}"}}"#));
+            assert!(matches!(&error, PushError::TooLong(text) if text.contains("of 8.6 MiB")), "{error:?}");
         }
     }
 

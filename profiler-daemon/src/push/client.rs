@@ -43,6 +43,8 @@ pub(super) struct Post {
     /// What follows the address, without the `?`.
     pub(super) query: Option<String>,
     pub(super) content_type: &'static str,
+    /// What else the format has in the head.
+    pub(super) header: Option<(HeaderName, HeaderValue)>,
     /// Whether `body` has to be unpacked to be of this type.
     pub(super) is_compressed: bool,
     pub(super) body: Vec<u8>,
@@ -120,7 +122,7 @@ impl HttpClient {
         if expects {
             request = request.header(EXPECT, "100-continue");
         }
-        for (name, value) in &self.headers {
+        for (name, value) in self.headers.iter().chain(&post.header) {
             request = request.header(name, value);
         }
         let failed = |error: &ureq::Error| unreached(&self.receiver.host, self.timeout, error);

@@ -9,6 +9,7 @@ use ureq::http::header::{CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, HOST, T
 use ureq::http::{HeaderName, HeaderValue};
 use ureq::tls::{Certificate, PemItem, parse_pem};
 
+use super::pyroscope_push::PROTOCOL_VERSION;
 use crate::failure::{Failure, usage};
 use crate::sys::root::{Link, open_regular};
 
@@ -40,7 +41,9 @@ pub(crate) fn header(name: &str, value: &str) -> Result<(HeaderName, HeaderValue
     let name: HeaderName = name.trim().parse().map_err(|_| malformed())?;
     let mut value: HeaderValue = value.trim().parse().map_err(|_| malformed())?;
     value.set_sensitive(true);
-    if [CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, HOST, TRANSFER_ENCODING].contains(&name) {
+    if [CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, HOST, PROTOCOL_VERSION, TRANSFER_ENCODING]
+        .contains(&name)
+    {
         return Err(usage(format!("--header cannot set {name}: the format decides it; leave it out")));
     }
     Ok((name, value))

@@ -11,6 +11,7 @@ mod grpc;
 mod naming;
 mod otlp;
 mod pyroscope;
+mod pyroscope_push;
 mod receiver;
 mod source;
 #[cfg(test)]
@@ -71,7 +72,7 @@ impl PushClient {
     /// If the system or the certificates do not permit it.
     pub(crate) fn new(receiver: &Receiver, access: &PushAccess) -> Result<Self> {
         let transport = match receiver.format {
-            ExportFormat::Pyroscope | ExportFormat::Otlp => {
+            ExportFormat::Pyroscope | ExportFormat::PyroscopePush | ExportFormat::Otlp => {
                 Transport::Http(HttpClient::new(receiver, access))
             }
             ExportFormat::OtlpGrpc => Transport::Grpc(Box::new(GrpcClient::new(receiver, access)?)),
@@ -97,7 +98,8 @@ impl PushClient {
             let sent = if left.is_whole(&stacks) {
                 self.request(source, identity, is_named)
             } else {
-                let with_file = self.receiver.format == ExportFormat::Pyroscope;
+                let with_file =
+                    matches!(self.receiver.format, ExportFormat::Pyroscope | ExportFormat::PyroscopePush);
                 let part = source.part(stacks, with_file).map_err(not_compressed)?;
                 self.request(&part, identity, is_named)
             };
@@ -130,6 +132,7 @@ impl PushClient {
         };
         let post = match self.receiver.format {
             ExportFormat::Pyroscope => pyroscope::post(source, identity),
+            ExportFormat::PyroscopePush => pyroscope_push::post(source, identity),
             ExportFormat::Otlp | ExportFormat::OtlpGrpc => {
                 otlp::post(&source.profile, identity, is_named).map_err(not_compressed)?
             }

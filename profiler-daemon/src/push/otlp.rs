@@ -36,6 +36,7 @@ pub(super) fn post(
     Ok(Post {
         query: None,
         content_type: "application/x-protobuf",
+        header: None,
         is_compressed: true,
         body: gzip(&message(profile, identity, is_named).encode_to_vec())?,
     })

@@ -16,6 +16,7 @@ pub(super) fn post(source: &PushSource, identity: &PushIdentity) -> Post {
     Post {
         query: Some(query(&source.profile.run, identity)),
         content_type: "application/octet-stream",
+        header: None,
         is_compressed: false, // as far as HTTP is concerned: what is in the file is for Pyroscope
         body: source.pprof.clone(),
     }
@@ -41,16 +42,29 @@ fn query(run: &Run, identity: &PushIdentity) -> String {
 
 /// `service{key=value,…}`, with no character that means something else there or that Pyroscope refuses.
 fn name(identity: &PushIdentity) -> String {
-    let service = only(&identity.service, |c| c.is_ascii_alphanumeric() || "_-./".contains(c));
+    let value = |text: &str| only(text, |c| !matches!(c, ',' | '}'));
+    let labels = labels(identity).into_iter().map(|(key, text)| format!("{key}={}", value(&text)));
+    format!("{}{{{}}}", service(identity), labels.collect::<Vec<_>>().join(","))
+}
+
+/// The service, with no character that Pyroscope refuses in the name of an application.
+pub(super) fn service(identity: &PushIdentity) -> String {
+    only(&identity.service, |c| c.is_ascii_alphanumeric() || "_-./".contains(c))
+}
+
+/// The labels by names that Pyroscope accepts, each once.
+pub(super) fn labels(identity: &PushIdentity) -> BTreeMap<String, String> {
     let mut labels = BTreeMap::new();
     for (key, value) in &identity.labels {
-        // Pyroscope makes a dot an underscore as well.
-        let key = only(key, |c| c.is_ascii_alphanumeric() || c == '_');
-        let value = only(value.trim(), |c| !matches!(c, ',' | '}') && !c.is_control());
-        labels.entry(key).or_insert(value);
+        labels.entry(label_name(key)).or_insert(only(value.trim(), |c| !c.is_control()));
     }
-    let labels: Vec<String> = labels.into_iter().map(|(key, value)| format!("{key}={value}")).collect();
-    format!("{service}{{{}}}", labels.join(","))
+    labels
+}
+
+/// Pyroscope makes a dot an underscore as well. A name begins with no digit.
+pub(super) fn label_name(text: &str) -> String {
+    let name = only(text, |c| c.is_ascii_alphanumeric() || c == '_');
+    if name.starts_with(|c: char| c.is_ascii_digit()) { format!("_{name}") } else { name }
 }
 
 /// The text with an underscore for every character that is not allowed.
@@ -86,7 +100,7 @@ mod tests {
 
     #[test]
     fn a_name_and_labels_hold_no_character_that_ends_them() {
-        let labels = [("a b", "x,y}z=1"), ("__x", " v "), ("l", "two\nlines")];
-        assert_eq!(name(&identity("my shop{", &labels)), "my_shop_{__x=v,a_b=x_y_z=1,l=two_lines}");
+        let labels = [("a b", "x,y}z=1"), ("__x", " v "), ("l", "two\nlines"), ("3rd", "")];
+        assert_eq!(name(&identity("my shop{", &labels)), "my_shop_{_3rd=,__x=v,a_b=x_y_z=1,l=two_lines}");
     }
 }

@@ -11,6 +11,8 @@ use config::ExportFormat;
 /// Where OTLP profiles are posted to. The version is that of protocol 1.10, which numbers fields anew.
 const OTLP_PATH: &str = "/v1development/profiles";
 const PYROSCOPE_PATH: &str = "/ingest";
+/// A call of the Connect protocol has the names of its service and method as its path.
+const PYROSCOPE_PUSH_PATH: &str = "/push.v1.PusherService/Push";
 
 /// A backend that takes profiles.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -47,6 +49,8 @@ impl Receiver {
         let path = uri.path().trim_end_matches('/');
         let format = format.unwrap_or(if path.ends_with(OTLP_PATH) {
             ExportFormat::Otlp
+        } else if path.ends_with(PYROSCOPE_PUSH_PATH) {
+            ExportFormat::PyroscopePush
         } else {
             ExportFormat::Pyroscope
         });
@@ -59,6 +63,7 @@ impl Receiver {
                 ));
             }
             ExportFormat::Pyroscope => PYROSCOPE_PATH,
+            ExportFormat::PyroscopePush => PYROSCOPE_PUSH_PATH,
         };
         let base = path.strip_suffix(end).unwrap_or(path);
         let is_plain = uri.scheme_str() == Some("http");
@@ -88,11 +93,16 @@ mod tests {
     #[test]
     fn the_path_says_the_format_and_is_added_where_it_is_missing() {
         let (otlp, pyroscope) = (Some(ExportFormat::Otlp), Some(ExportFormat::Pyroscope));
+        let push = Some(ExportFormat::PyroscopePush);
         for (to, format, expected) in [
             ("http://p:4040", None, "http://p:4040/ingest"),
             ("http://p:4040/", pyroscope, "http://p:4040/ingest"),
             ("https://p/pyroscope/ingest", None, "https://p/pyroscope/ingest"),
             ("https://p/tenant/", None, "https://p/tenant/ingest"),
+            ("http://p:4040", push, "http://p:4040/push.v1.PusherService/Push"),
+            ("https://p/tenant/", push, "https://p/tenant/push.v1.PusherService/Push"),
+            ("http://p:4040/push.v1.PusherService/Push", push, "http://p:4040/push.v1.PusherService/Push"),
+            ("https://p/a/push.v1.PusherService/Push/", None, "https://p/a/push.v1.PusherService/Push"),
             ("http://c:4318", otlp, "http://c:4318/v1development/profiles"),
             ("http://c:4318/v1development/profiles", None, "http://c:4318/v1development/profiles"),
             ("http://c:4317/", Some(ExportFormat::OtlpGrpc), "http://c:4317"),
@@ -101,10 +111,10 @@ mod tests {
         ] {
             assert_eq!(url(to, format), expected);
         }
-        assert_eq!(
-            Receiver::new("http://c/v1development/profiles", None).unwrap().format,
-            ExportFormat::Otlp
-        );
+        let format = |to: &str| Receiver::new(to, None).unwrap().format;
+        assert_eq!(format("http://c/v1development/profiles"), ExportFormat::Otlp);
+        assert_eq!(format("http://p/push.v1.PusherService/Push"), ExportFormat::PyroscopePush);
+        assert_eq!(format("http://p/push.v1.PusherService"), ExportFormat::Pyroscope);
     }
 
     #[test]

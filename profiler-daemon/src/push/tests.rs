@@ -2,7 +2,7 @@
 
 #![allow(clippy::print_stdout, reason = "a test that skips says why")]
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpListener;
 use std::path::Path;
@@ -19,6 +19,7 @@ use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use tokio_rustls::rustls::{ServerConfig, ServerConnection, Stream};
 use ureq::tls::Certificate;
 
+use super::pyroscope_push::tests::Pushed;
 use super::*;
 
 /// A certificate in `folder` for 127.0.0.1 that is valid for so many days from now, or nothing where there is no openssl.
@@ -257,6 +258,33 @@ fn a_profile_that_is_too_long_arrives_once_in_parts_though_the_backend_fails_mid
     let taken = taken.lock().unwrap();
     assert_eq!(bytes, taken.iter().map(Vec::len).sum::<usize>());
     let stacks = taken.iter().map(|body| pprof::read(body.as_slice()).unwrap().stacks);
+    let mut sent: Vec<(u64, u64)> = stacks.flatten().map(|stack| (stack.cpu_ns, stack.samples)).collect();
+    let mut all: Vec<_> = source.profile.stacks.iter().map(|stack| (stack.cpu_ns, stack.samples)).collect();
+    sent.sort_unstable();
+    all.sort_unstable();
+    assert_eq!(sent, all);
+}
+
+/// The parts of a profile for Pyroscope's Connect call are whole files, each with the labels and an id of its own.
+#[test]
+fn a_call_that_is_too_long_arrives_in_parts_of_one_series() {
+    let (url, taken) = choosy(|bytes, _| match bytes {
+        4_001.. => "413 Content Too Large",
+        _ => "200 OK\r\ncontent-type: application/proto",
+    });
+    let source = large(3_000);
+    let access = PushAccess { headers: Vec::new(), authorities: None, timeout: Duration::from_secs(60) };
+    let receiver = Receiver::new(&url, Some(ExportFormat::PyroscopePush)).unwrap();
+    let identity = PushNaming::default().identity(&source.profile, None);
+    let mut left = PartsLeft::all_of(source.profile.stacks.len());
+    let sent = PushClient::new(&receiver, &access).unwrap().send(&source, &identity, &mut left, |_| {});
+    let taken = taken.lock().unwrap();
+    assert_eq!(sent.unwrap(), taken.iter().map(Vec::len).sum::<usize>());
+    let parts: Vec<Pushed> = taken.iter().map(|body| Pushed::read(body)).collect();
+    assert!(parts.len() > 2 && parts.iter().all(|part| part.labels == parts[0].labels), "{}", parts.len());
+    let ids: BTreeSet<&str> = parts.iter().map(|part| part.id.as_str()).collect();
+    assert_eq!(ids.len(), parts.len());
+    let stacks = parts.iter().map(|part| pprof::read(part.pprof.as_slice()).unwrap().stacks);
     let mut sent: Vec<(u64, u64)> = stacks.flatten().map(|stack| (stack.cpu_ns, stack.samples)).collect();
     let mut all: Vec<_> = source.profile.stacks.iter().map(|stack| (stack.cpu_ns, stack.samples)).collect();
     sent.sort_unstable();

@@ -160,6 +160,10 @@ mod tests {
                 "headers.content-type",
             ),
             (
+                "to = \"https://p\"\nheaders = { connect-protocol-version = \"s3cret\" }".to_owned(),
+                "headers.connect-protocol-version",
+            ),
+            (
                 "to = \"https://p\"\nheaders = { x = \"s3cret\\n\\u0007\" }".to_owned(),
                 "headers.x cannot be sent",
             ),
