@@ -3,9 +3,10 @@
 //!
 //! A filter without `rt_sigreturn` ends a thread at its next signal, so its timer has to stop before the
 //! filter is in force. Filters are installed by `prctl`, or by `seccomp`, for which the C library has no
-//! function: so its `syscall` is interposed as well, by a jump, for this one number.
+//! function: so its `syscall` is interposed as well, by a jump, for these two numbers. A program that makes
+//! the call by an instruction of its own is not seen.
 
-use core::ffi::{CStr, c_long, c_uint, c_ulong};
+use core::ffi::{CStr, c_int, c_long, c_uint, c_ulong};
 use core::sync::atomic::AtomicUsize;
 use core::sync::atomic::Ordering::Relaxed;
 
@@ -141,6 +142,19 @@ pub(crate) unsafe fn before(program: *const libc::sock_fprog, is_for_all: bool) 
     guard::before_filter(lets, is_for_all);
 }
 
+/// The program is about to call `prctl` with these arguments.
+///
+/// # Safety
+///
+/// As for [`before`], where the option is `PR_SET_SECCOMP` and `mode` that of filters.
+pub(crate) unsafe fn before_prctl(option: c_int, mode: c_ulong, program: *const libc::sock_fprog) {
+    guard::before_prctl(option, mode);
+    if option == libc::PR_SET_SECCOMP && mode == c_ulong::from(libc::SECCOMP_MODE_FILTER) {
+        // SAFETY: as the caller answers for.
+        unsafe { before(program, false) };
+    }
+}
+
 /// The C library's `syscall`.
 static NEXT: AtomicUsize = AtomicUsize::new(0);
 
@@ -155,15 +169,20 @@ pub(crate) fn find() {
 unsafe extern "C" fn before_syscall(
     number: c_long,
     operation: c_long,
-    flags: c_uint,
+    mode: c_ulong,
     program: *const libc::sock_fprog,
 ) {
     if NEXT.load(Relaxed) == 0 {
         find();
     }
+    if number == libc::SYS_prctl {
+        // SAFETY: as for `prctl`, where the filter is the second argument behind the option.
+        return unsafe { before_prctl(operation as c_int, mode, program) };
+    }
     if number != libc::SYS_seccomp {
         return;
     }
+    let flags = mode as c_uint;
     match operation as c_uint {
         libc::SECCOMP_SET_MODE_STRICT => {
             guard::before_prctl(libc::PR_SET_SECCOMP, c_ulong::from(libc::SECCOMP_MODE_STRICT));
@@ -183,11 +202,11 @@ unsafe extern "C" fn before_syscall(
 unsafe extern "C" fn syscall() {
     core::arch::naked_asm!(
         ".cfi_startproc", "cmp qword ptr [rip + {next}], 0", "je 2f", "cmp rdi, {seccomp}", "je 2f",
-        "jmp qword ptr [rip + {next}]",
+        "cmp rdi, {prctl}", "je 2f", "jmp qword ptr [rip + {next}]",
         "2:", "push rdi", "push rsi", "push rdx", "push rcx", "push r8", "push r9", "sub rsp, 8",
         ".cfi_adjust_cfa_offset 56", "call {before}", "add rsp, 8", "pop r9", "pop r8", "pop rcx", "pop rdx", "pop rsi",
         "pop rdi", ".cfi_adjust_cfa_offset -56", "jmp qword ptr [rip + {next}]", ".cfi_endproc",
-        next = sym NEXT, seccomp = const libc::SYS_seccomp, before = sym before_syscall,
+        next = sym NEXT, seccomp = const libc::SYS_seccomp, prctl = const libc::SYS_prctl, before = sym before_syscall,
     )
 }
 
@@ -197,10 +216,11 @@ unsafe extern "C" fn syscall() {
 #[unsafe(naked)]
 unsafe extern "C" fn syscall() {
     core::arch::naked_asm!(
-        "adrp x16, {next}", "ldr x16, [x16, :lo12:{next}]", "cbz x16, 2f", "cmp x0, {seccomp}", "b.eq 2f", "br x16",
+        "adrp x16, {next}", "ldr x16, [x16, :lo12:{next}]", "cbz x16, 2f", "cmp x0, {seccomp}", "b.eq 2f",
+        "cmp x0, {prctl}", "b.eq 2f", "br x16",
         "2:", "stp x29, x30, [sp, #-80]!", "stp x0, x1, [sp, #16]", "stp x2, x3, [sp, #32]", "stp x4, x5, [sp, #48]",
         "str x6, [sp, #64]", "bl {before}", "ldr x6, [sp, #64]", "ldp x4, x5, [sp, #48]", "ldp x2, x3, [sp, #32]",
         "ldp x0, x1, [sp, #16]", "ldp x29, x30, [sp], #80", "adrp x16, {next}", "ldr x16, [x16, :lo12:{next}]", "br x16",
-        next = sym NEXT, seccomp = const libc::SYS_seccomp, before = sym before_syscall,
+        next = sym NEXT, seccomp = const libc::SYS_seccomp, prctl = const libc::SYS_prctl, before = sym before_syscall,
     )
 }

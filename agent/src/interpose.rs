@@ -7,11 +7,12 @@
 
 use core::ffi::{c_int, c_ulong, c_void};
 use core::mem;
+use core::sync::atomic::AtomicU64;
 use core::sync::atomic::Ordering::Relaxed;
 
 use crate::next::Next;
 use crate::wanted::WANTED;
-use crate::{filter, guard, handler, memory, stack, sys, threads};
+use crate::{filter, guard, handler, memory, stack, sys, sysv, threads};
 
 type Handler = extern "C" fn(c_int, *mut libc::siginfo_t, *mut c_void);
 type Start = unsafe extern "C-unwind" fn(*mut c_void) -> *mut c_void;
@@ -46,6 +47,7 @@ static PRCTL: Next<Prctl> = unsafe { Next::new(c"prctl") };
 pub(crate) fn find() {
     let _ = (CREATE.get(), CREATE_C11.get(), SIGACTION.get(), SIGNAL.get());
     filter::find();
+    sysv::find();
     let _ = (SIGPROCMASK.get(), THREAD_SIGMASK.get(), PRCTL.get());
 }
 
@@ -134,7 +136,7 @@ fn end_by(signal: c_int) {
 }
 
 /// Whether it is ours to keep: a child of `vfork`, which runs in our memory, has actions of its own.
-fn is_ours(signal: c_int) -> bool {
+pub(crate) fn is_ours(signal: c_int) -> bool {
     signal != 0 && signal == handler::signal() && (guard::is_shut() || memory::is_own(sys::getpid()))
 }
 
@@ -255,7 +257,7 @@ unsafe extern "C" fn sigaction(
 ) -> c_int {
     if !is_ours(signal) {
         // SAFETY: as we were called.
-        return unsafe { SIGACTION.get()(signal, action, before) };
+        return unsafe { act_with_ours_open(signal, action, before) };
     }
     let was = WANTED.get();
     // SAFETY: both pointers are null or valid, as the caller answers for.
@@ -268,6 +270,50 @@ unsafe extern "C" fn sigaction(
         }
     }
     0
+}
+
+/// Signals in whose handlers the program wants ours to be blocked, a bit each.
+static BLOCKED_IN: AtomicU64 = AtomicU64::new(0);
+
+/// Sets the action of another signal, with ours never blocked in its handler: what a handler did meanwhile would count where it
+/// returns to. What the program wanted is what it is told.
+///
+/// # Safety
+///
+/// As for sigaction(2).
+unsafe fn act_with_ours_open(
+    signal: c_int,
+    action: *const libc::sigaction,
+    before: *mut libc::sigaction,
+) -> c_int {
+    let bit =
+        |signal: c_int| u32::try_from(signal - 1).ok().and_then(|at| 1_u64.checked_shl(at)).unwrap_or(0);
+    let (ours, this) = (bit(handler::signal()), bit(signal));
+    // SAFETY: both pointers are null or valid, as the caller answers for; a set is at least eight bytes of bits.
+    unsafe {
+        let mask_of = |action: *mut libc::sigaction| (&raw mut (*action).sa_mask).cast::<u64>();
+        let mut open = action.as_ref().copied();
+        let blocks = open.as_mut().is_some_and(|open| {
+            let mask = mask_of(open);
+            let wanted = mask.read_unaligned();
+            mask.write_unaligned(wanted & !ours);
+            wanted & ours != 0
+        });
+        let set = open.as_ref().map_or(core::ptr::null(), |open| &raw const *open);
+        let answer = SIGACTION.get()(signal, set, before);
+        if answer == 0 && !before.is_null() && BLOCKED_IN.load(Relaxed) & this != 0 {
+            let mask = mask_of(before);
+            mask.write_unaligned(mask.read_unaligned() | ours);
+        }
+        if answer == 0 && open.is_some() {
+            if blocks {
+                BLOCKED_IN.fetch_or(this, Relaxed)
+            } else {
+                BLOCKED_IN.fetch_and(!this, Relaxed)
+            };
+        }
+        answer
+    }
 }
 
 /// See signal(2). What is done about our signal stays.
@@ -348,11 +394,8 @@ unsafe extern "C" fn pthread_sigmask(
 /// As there.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn prctl(option: c_int, a: c_ulong, b: c_ulong, c: c_ulong, d: c_ulong) -> c_int {
-    guard::before_prctl(option, a);
-    if option == libc::PR_SET_SECCOMP && a == c_ulong::from(libc::SECCOMP_MODE_FILTER) {
-        // SAFETY: so the program has said.
-        unsafe { filter::before(b as *const libc::sock_fprog, false) };
-    }
+    // SAFETY: so the program has said.
+    unsafe { filter::before_prctl(option, a, b as *const libc::sock_fprog) };
     // SAFETY: as we were called; what was not given is not looked at.
     unsafe { PRCTL.get()(option, a, b, c, d) }
 }

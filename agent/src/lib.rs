@@ -45,6 +45,7 @@ mod memory;
 mod next;
 mod stack;
 mod sys;
+mod sysv;
 mod threads;
 mod wanted;
 

@@ -1,7 +1,7 @@
 /* A program that a guest in its process may not disturb: it checks what a signal handler of others could change.
  * It prints one line, and its status is 0 only if everything is as it would be without the guest.
  *
- *   neighbour errno|restart|prof|masks|actions|altstack|children|threads|c11|coroutine|cloned|exits|late|strict|stricter|filtered|closed|open|spin SECONDS
+ *   neighbour errno|restart|prof|masks|inside|kept|actions|sysv|altstack|children|threads|c11|coroutine|cloned|exits|late|strict|stricter|filtered|closed|open|spin SECONDS
  */
 #define _GNU_SOURCE
 #include "clock.h"
@@ -128,6 +128,50 @@ KEEP static void *blocked(void *seconds)
         if (signal != SIGKILL && signal != SIGSTOP)
             check(sigismember(&now, signal) == 1, "a signal is not blocked any more");
     return NULL;
+}
+
+/* Three quarters of the time pass in a handler that blocks every signal. */
+KEEP static void in_handler(int unused)
+{
+    (void)unused;
+    uint64_t end = now_ns(CLOCK_THREAD_CPUTIME_ID) + 120000000u;
+    while (now_ns(CLOCK_THREAD_CPUTIME_ID) < end)
+        for (int i = 0; i < 20000; i++)
+            sink = sink * 6364136223846793005u + 11;
+}
+
+KEEP static void out_of_handler(void)
+{
+    spin(.04);
+    sink++;
+}
+
+static void handles(void)
+{
+    struct sigaction action = {.sa_handler = in_handler}, now;
+    sigfillset(&action.sa_mask);
+    check(!sigaction(SIGUSR1, &action, NULL) && !sigaction(SIGUSR1, NULL, &now), "no handler");
+    for (int signal = SIGRTMIN; signal <= SIGRTMAX; signal++)
+        check(sigismember(&now.sa_mask, signal) == 1, "another mask");
+    for (int i = 0; i < 8; i++) {
+        out_of_handler();
+        check(!raise(SIGUSR1), "no signal");
+    }
+    sigemptyset(&action.sa_mask);
+    check(!sigaction(SIGUSR1, &action, &now) && sigismember(&now.sa_mask, SIGRTMAX - 5) == 1, "another mask");
+    check(!sigaction(SIGUSR1, NULL, &now) && !sigismember(&now.sa_mask, SIGRTMAX - 5), "another mask");
+}
+
+/* The same by system calls of its own, which nobody sees. */
+static void kept(void)
+{
+    uint64_t all = ~0ull, before;
+    for (int i = 0; i < 8; i++) {
+        out_of_handler();
+        check(!syscall(SYS_rt_sigprocmask, SIG_BLOCK, &all, &before, sizeof all), "no mask");
+        in_handler(0);
+        check(!syscall(SYS_rt_sigprocmask, SIG_SETMASK, &before, NULL, sizeof all), "no mask");
+    }
 }
 
 /* A thread that blocks every signal, as workers of servers do. */
@@ -448,6 +492,27 @@ static void shut_in_open(void)
     spin(600);
 }
 
+/* Every signal by the calls that System V had, some of which are deprecated. */
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wdeprecated-declarations"
+static void sysv(void)
+{
+    for (int signal = 1; signal <= SIGRTMAX; signal++) {
+        if (signal == SIGKILL || signal == SIGSTOP || signal == SIGCHLD || (signal > 31 && signal < SIGRTMIN))
+            continue;
+        check(sysv_signal(signal, note) == SIG_DFL && sysv_signal(signal, SIG_DFL) == note, "another handler");
+        check(sigset(signal, note) == SIG_DFL && sigset(signal, SIG_DFL) == note, "another handler");
+        check(!sigignore(signal) && sigset(signal, SIG_DFL) == SIG_IGN, "it is not ignored");
+        check(!siginterrupt(signal, 1) && !sighold(signal), "it cannot be blocked");
+    }
+    spin(.5);
+    for (int signal = 1; signal <= SIGRTMAX; signal++)
+        if (signal != SIGKILL && signal != SIGSTOP && (signal < 32 || signal >= SIGRTMIN))
+            check(!sigrelse(signal), "it stays blocked");
+    spin(.3);
+}
+#pragma GCC diagnostic pop
+
 int main(int argc, char **argv)
 {
     const char *what = argc > 1 ? argv[1] : "";
@@ -455,7 +520,10 @@ int main(int argc, char **argv)
     else if (!strcmp(what, "restart")) restart();
     else if (!strcmp(what, "prof")) prof();
     else if (!strcmp(what, "masks")) masks();
+    else if (!strcmp(what, "inside")) handles();
+    else if (!strcmp(what, "kept")) kept();
     else if (!strcmp(what, "actions")) actions();
+    else if (!strcmp(what, "sysv")) sysv();
     else if (!strcmp(what, "altstack")) altstack();
     else if (!strcmp(what, "children")) children(argv[0]);
     else if (!strcmp(what, "threads")) threads();

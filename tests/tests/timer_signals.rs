@@ -227,6 +227,32 @@ fn a_thread_that_blocks_every_signal_is_sampled_all_the_same() -> Result<()> {
     Ok(())
 }
 
+#[test]
+fn every_signal_is_the_programs_by_the_calls_of_system_v_too() -> Result<()> {
+    undisturbed("sysv", 20).map(drop)
+}
+
+/// Three quarters of the time; by its own clock.
+#[test]
+fn a_handler_that_blocks_every_signal_has_its_own_time() -> Result<()> {
+    let stats = undisturbed("inside", 30)?;
+    let functions = stats.summary.functions;
+    let inside: f64 = functions.iter().filter(|f| f.name == "in_handler").map(|f| f.share).sum();
+    ensure!((inside - 0.75).abs() < 0.15, "{inside} of the time in the handler: {functions:?}");
+    Ok(())
+}
+
+/// Where signals are blocked by system calls that nothing can see, nothing is made up.
+#[test]
+fn time_in_which_signals_are_kept_back_is_in_no_function_and_said() -> Result<()> {
+    let stats = undisturbed("kept", 10)?;
+    let (summary, notes) = (&stats.summary, &stats.summary.notes);
+    ensure!(notes.iter().any(|note| note.contains("kept the profiler's signal back")), "{notes:?}");
+    let missing = 1.0 - summary.weight_s / summary.target_cpu_s;
+    ensure!(missing > 0.5, "only {missing} of the CPU time is in no function");
+    Ok(())
+}
+
 /// On a stack of its own, behind which there is no memory.
 #[test]
 fn a_handler_on_its_own_stack_is_sampled_there() -> Result<()> {

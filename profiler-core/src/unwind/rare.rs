@@ -177,8 +177,9 @@ fn without_table(
     let (address, sp) = (at.address_for_lookup(), registers.sp());
     let bp = registers.bp().unwrap_or(1); // an invalid address
     let is_generated = space.is_generated(address);
+    let is_return = |word| is_return_address(space, word);
     let caller = if !at.is_return_address() && is_code(address) {
-        of_innermost(sp, bp, !is_generated, is_code, &read)
+        of_innermost(sp, bp, !is_generated, is_code, is_return, &read)
     } else if let Some((ip, general)) = interrupted(sp, is_code, &read) {
         return (Ok(Registers::new(ip, &general.map(Some))), true);
     } else if is_generated && let Some(stub) = stub::caller(space, sp, bp, &read) {
@@ -191,7 +192,6 @@ fn without_table(
         |caller: &Caller| !is_code(address) || caller.ip == 0 || is_code(caller.ip.wrapping_sub(1));
     let caller = caller.and_then(|caller| Some(caller).filter(is_caller).ok_or(untabled::NotACaller::Wild));
     let caller = caller.or_else(|error| {
-        let is_return = |word| is_return_address(space, word);
         let may_save = !at.is_return_address() && !is_generated;
         may_save.then(|| above_saved_registers(sp, bp, is_return, read)).flatten().ok_or(error)
     });

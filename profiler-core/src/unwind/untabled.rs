@@ -44,12 +44,14 @@ pub(super) fn by_frame_pointer(
 }
 
 /// Of the innermost function, which may have set up its frame or not yet, or have none. `is_code` says whether a word
-/// points to code. In a file, the function was most likely written by hand and has no frame; generated code has.
+/// points to code, `is_return_address` whether it is one into a function with tables. In a file, the function was most likely
+/// written by hand and has no frame; generated code has.
 pub(super) fn of_innermost(
     sp: u64,
     bp: u64,
     in_file: bool,
     is_code: impl Fn(u64) -> bool,
+    is_return_address: impl Fn(u64) -> bool,
     read: impl Fn(u64) -> Option<u64>,
 ) -> Result<Caller, NotACaller> {
     let top = read(sp).ok_or(NotACaller::Unread(sp))?;
@@ -61,7 +63,8 @@ pub(super) fn of_innermost(
     }
     let framed = by_frame_pointer(sp, bp, &read).ok().filter(|caller| is_code(caller.ip.wrapping_sub(1)));
     let frameless = returns_to(sp).map(|ip| Caller { ip, sp: sp.wrapping_add(8), bp });
-    let found = if in_file { frameless.or(framed) } else { framed.or(frameless) };
+    let pushed = || above_pushed_registers(sp, bp, &is_code, &is_return_address, &read);
+    let found = if in_file { frameless.or_else(pushed).or(framed) } else { framed.or(frameless) };
     // A frame pointer of zero may be any number that the function computes with.
     let otherwise = || by_frame_pointer(sp, bp, read);
     found.map_or_else(otherwise, Ok).map_err(|error| match error {
@@ -84,6 +87,26 @@ pub(super) fn above_saved_registers(
     let (slot, ip) =
         slots.filter_map(|slot| Some((slot, read(slot)?))).find(|&(_, word)| is_return_address(word))?;
     Some(Caller { ip, sp: slot.checked_add(8)?, bp: outer })
+}
+
+/// The caller of an innermost function in a file that has pushed registers and set up no frame, as hand-written code does (GMP): its
+/// return address is the first word above them that points to code, and one into a function with tables; the frame pointer is still its
+/// caller's, or a number that it computes with. Of pushed registers, one that leads to such a frame is the caller's frame pointer.
+fn above_pushed_registers(
+    sp: u64,
+    bp: u64,
+    is_code: impl Fn(u64) -> bool,
+    is_return_address: impl Fn(u64) -> bool,
+    read: impl Fn(u64) -> Option<u64>,
+) -> Option<Caller> {
+    let slots = (0..=SAVED_REGISTERS + 1).filter_map(|word| sp.checked_add(8 * word));
+    let words = slots.take_while(|&slot| slot != bp).filter_map(|slot| Some((slot, read(slot)?)));
+    let (slot, ip) = words.into_iter().find(|&(_, word)| is_code(word.wrapping_sub(1)))?;
+    let leads_to_frame =
+        |outer: u64| outer > slot && outer.checked_add(8).and_then(&read).is_some_and(&is_return_address);
+    let pushed = (sp..slot).step_by(8).filter_map(&read).find(|&word| leads_to_frame(word));
+    let caller = Caller { ip, sp: slot.checked_add(8)?, bp: pushed.unwrap_or(bp) };
+    is_return_address(ip).then_some(caller)
 }
 
 /// What a signal handler returns to, where no table says so (musl): the kernel's frame, by its looks. Gives the
@@ -129,7 +152,7 @@ mod tests {
 
     fn innermost(bp: u64, in_file: bool, words: &[u64]) -> Result<Caller, NotACaller> {
         let read = |address: u64| words.get(usize::try_from(address.checked_sub(SP)? / 8).ok()?).copied();
-        of_innermost(SP, bp, in_file, |word| (0x40_0000..0x42_0000).contains(&word), read)
+        of_innermost(SP, bp, in_file, |word| (0x40_0000..0x42_0000).contains(&word), |_| false, read)
     }
 
     #[test]
@@ -171,6 +194,27 @@ mod tests {
         for wild in [0, 7, SP - 8, SP + 800, u64::MAX] {
             assert_eq!(found(wild, |_| true), None, "{wild:#x}");
         }
+    }
+
+    #[test]
+    fn registers_that_were_pushed_lie_below_the_return_address() {
+        let found = |bp, words: &[u64]| {
+            let read = |address: u64| words.get(usize::try_from(address.checked_sub(SP)? / 8).ok()?).copied();
+            let is_code = |word| (0x40_0000..0x42_0000).contains(&word);
+            above_pushed_registers(SP, bp, is_code, |word| word == CODE || word == OUTER, read)
+        };
+        let frame = SP + 48;
+        // The frame pointer is the caller's, or was pushed and is a number now.
+        let words = [1, 2, 3, CODE, 7, 7, 0, OUTER];
+        assert_eq!(found(frame, &words), Some(Caller { ip: CODE, sp: SP + 32, bp: frame }));
+        let words = [1, frame, 3, CODE, 7, 7, 0, OUTER];
+        assert_eq!(found(99, &words), Some(Caller { ip: CODE, sp: SP + 32, bp: frame }));
+        assert_eq!(found(99, &[1, CODE]), Some(Caller { ip: CODE, sp: SP + 16, bp: 99 }));
+        // A frame of its own says more; a caller without tables may be no caller; what lies too far above is none.
+        assert_eq!(found(frame, &[1, 0x40_1000, CODE]), None);
+        assert_eq!(found(SP + 8, &[1, SP + 64, CODE]), None);
+        assert_eq!(found(99, &[0, 1, 2, 3, 4, 5, 6, CODE]), None);
+        assert_eq!(found(u64::MAX, &[]), None);
     }
 
     #[test]

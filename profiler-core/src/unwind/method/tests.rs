@@ -44,6 +44,23 @@ fn a_chain_that_skips_a_caller_or_ends_early_is_not_trusted() {
     assert_eq!(trial(&STACK[..2], FIRST_STACKS + 2).1, Some(Method::Dwarf));
 }
 
+/// As in a program without frame pointers whose threads begin with zero in that register (musl).
+#[test]
+fn a_chain_without_any_caller_is_not_trusted_however_short_the_stack() {
+    let mut choice = MethodChoice::auto();
+    let compare = |choice: &mut MethodChoice, stack| {
+        choice.compare(&[10], stack, Outcome::Complete, StackEnd::Inner, in_place);
+        choice.revise(0)
+    };
+    let stacks: [&[u64]; 2] = [&[10, 20, 60], &[10, 30, 60]];
+    let decided = (0..2 * FIRST_STACKS).find_map(|at| compare(&mut choice, stacks[at as usize % 2]));
+    assert_eq!(decided, Some(Method::Dwarf));
+    assert_eq!(choice.judge(&[10], false, StackEnd::Inner, in_place), Outcome::Broken);
+    // A function that nobody calls has no other chain.
+    let mut choice = MethodChoice::auto();
+    assert_eq!((0..TRIAL_SAMPLES).find_map(|_| compare(&mut choice, &[10])), Some(Method::Fp));
+}
+
 #[test]
 fn trust_ends_with_unknown_ends_and_is_renewed_by_audits() {
     let (mut choice, _) = trial(&STACK, TRIAL_SAMPLES);
