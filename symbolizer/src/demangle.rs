@@ -59,6 +59,20 @@ fn rust(name: &str) -> Option<String> {
     Some(out.text)
 }
 
+/// A Rust name of the old mangling, which leaves types and numbers of closures to its hash, with those that the function's short name
+/// in the debug information has, written as the new mangling writes them. None if that has no more.
+pub(crate) fn with_generics(linkage: &str, demangled: &str, plain: &str) -> Option<String> {
+    if !is_legacy_rust(linkage) || demangled.len() + plain.len() > LONGEST_OUTPUT {
+        return None;
+    }
+    let (path, last) = demangled.rsplit_once("::")?;
+    let (stem, generics) = plain.split_at(plain.find('<').unwrap_or(plain.len()));
+    let is_closure = last == "{{closure}}" && stem.starts_with('{');
+    let says_more = is_closure || (last == stem && !generics.is_empty());
+    let parted = if generics.is_empty() { "" } else { "::" };
+    says_more.then(|| format!("{path}::{stem}{parted}{generics}"))
+}
+
 fn cpp(name: &str) -> Option<String> {
     let symbol = Symbol::new_with_options(name, &ParseOptions::default()).ok()?;
     let mut out = BoundedCpp::default();
@@ -110,6 +124,22 @@ mod tests {
         assert_eq!(demangle("_ZN3foo3barEi.cold"), "foo::bar(int) [clone .cold]");
         assert_eq!(demangle("_ZN3std2rt10lang_start17h0123456789abcdefE.llvm.123456"), "std::rt::lang_start");
         assert_eq!(demangle("_RINvNtC3std3mem8align_ofjE"), "std::mem::align_of::<usize>");
+    }
+
+    #[test]
+    fn the_old_mangling_of_rust_has_its_generics_from_the_debug_information() {
+        let hash = "17h0123456789abcdefE";
+        for (path, plain, expected) in [
+            ("1m5solve", "solve<m::A>", Some("m::solve::<m::A>")),
+            ("1m4main28_$u7b$$u7b$closure$u7d$$u7d$", "{closure#1}", Some("m::main::{closure#1}")),
+            ("1m3run28_$u7b$$u7b$closure$u7d$$u7d$", "{closure#0}<u8>", Some("m::run::{closure#0}::<u8>")),
+            ("1m5solve", "solve", None),
+            ("1m5solve", "other<u8>", None),
+        ] {
+            let linkage = format!("_ZN{path}{hash}");
+            assert_eq!(with_generics(&linkage, &demangle(&linkage), plain).as_deref(), expected, "{plain}");
+        }
+        assert_eq!(with_generics("_ZN1m5solveEv", "m::solve", "solve<int>"), None);
     }
 
     #[test]

@@ -17,7 +17,9 @@ mod index;
 mod kept;
 mod lookup;
 mod names;
+mod scopes;
 mod sections;
+mod spelling;
 mod split;
 
 use std::cell::RefCell;

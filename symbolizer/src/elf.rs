@@ -5,6 +5,8 @@ mod go;
 mod notes;
 mod plt;
 mod symbols;
+mod unwound;
+mod versions;
 
 use std::ops::Range;
 
@@ -177,6 +179,12 @@ impl<'s> Elf<'s> {
         self.find_contents(name).map_or(0, |section| self.size_unpacked(section))
     }
 
+    /// The size of `.symtab`; 0 if there is none in this file.
+    pub(crate) fn symtab_bytes(&self) -> u64 {
+        let symtab = self.sections.iter().find(|section| section.kind == elf::SHT_SYMTAB);
+        symtab.map_or(0, |section| self.size_unpacked(section))
+    }
+
     fn size_unpacked(&self, section: &SectionHeader) -> u64 {
         if !self.is_compressed(section) {
             return section.size;
@@ -187,6 +195,19 @@ impl<'s> Elf<'s> {
 
     fn is_compressed(&self, section: &SectionHeader) -> bool {
         section.flags.0 & elf::SHF_COMPRESSED.0 != 0 || compressed::is_legacy(self.name(section))
+    }
+
+    /// Of each symbol of a table, the section's index if it is too large for the symbol itself: four bytes. None if no
+    /// section has so large an index.
+    fn large_indices(&self, symbols: &SectionHeader) -> Result<Vec<u8>, Reason> {
+        if self.sections.len() <= usize::from(elf::SHN_LORESERVE) {
+            return Ok(Vec::new());
+        }
+        let is_of = |section: &&SectionHeader| {
+            section.kind == elf::SHT_SYMTAB_SHNDX
+                && self.linked(section).is_some_and(|linked| std::ptr::eq(linked, symbols))
+        };
+        self.sections().find(is_of).map_or(Ok(Vec::new()), |section| self.read_within(section, LARGEST_NAMES))
     }
 
     fn linked(&self, section: &SectionHeader) -> Option<&SectionHeader> {

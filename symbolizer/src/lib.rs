@@ -36,6 +36,7 @@
 mod batch;
 mod debug_file;
 mod demangle;
+mod dlang;
 mod dwarf;
 mod elf;
 mod jit;

@@ -149,13 +149,41 @@ fn names(
     let linkers = match described.and_then(|name| Some((name.linkage.clone()?, name.demangled.clone()))) {
         Some(linkers) => Some(linkers),
         None => symbol().map(|symbol| {
-            let more = || Some(qualified(&symbol.linkage, plain.as_ref()?)?.into());
+            let more = || symbols_more(&symbol.linkage, described?);
             let demangled = symbol.demangled.clone().or_else(more);
             (symbol.linkage, demangled)
         }),
     };
+    let scoped = if linkers.is_none() { described.and_then(|name| name.scoped.clone()) } else { None };
     let (linkage, demangled) = linkers.unzip();
-    let readable = demangled.flatten().or(plain).or_else(|| linkage.clone())?;
+    let readable = demangled.flatten().or(scoped).or(plain).or_else(|| linkage.clone())?;
     let linkage_name = linkage.unwrap_or_else(|| Arc::clone(&readable));
     Some((readable, linkage_name))
+}
+
+/// What a symbol that is not mangled, or the place of the function's declaration, says beside the function's short name.
+fn symbols_more(linkage: &Arc<str>, described: &FunctionName) -> Option<Arc<str>> {
+    let plain = described.plain.as_ref()?;
+    if let Some(qualified) = qualified(linkage, plain) {
+        let scoped = described.scoped.as_deref().unwrap_or_default();
+        return Some(as_declared(qualified, scoped).into());
+    }
+    if described.is_cpp {
+        return None;
+    }
+    // The number that compilers add where a name is there already.
+    let number = || linkage.strip_prefix(&**plain)?.strip_prefix('.').filter(|rest| !rest.is_empty());
+    let is_numbered = || number().is_some_and(|rest| rest.bytes().all(|byte| byte.is_ascii_digit()));
+    described.scoped.clone().or_else(|| is_numbered().then(|| Arc::clone(linkage)))
+}
+
+/// A name with its path as the source writes it, where the linkage name has it in upper case.
+fn as_declared(mut name: String, declared: &str) -> String {
+    let end = name.find('(').unwrap_or(name.len());
+    if let Some(start) = end.checked_sub(declared.len())
+        && name.get(start..end).is_some_and(|path| path.eq_ignore_ascii_case(declared))
+    {
+        name.replace_range(start..end, declared);
+    }
+    name
 }

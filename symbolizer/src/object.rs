@@ -133,12 +133,11 @@ impl<'s> Object<'s> {
             read_bytes: AtomicU64::new(0),
             is_queried_repeatedly: false,
         };
-        let has_symtab = own_symbols.as_ref().is_ok_and(SymbolTable::has_symtab);
         let limits = limits.beside(own_symbols.as_ref().map_or(0, SymbolTable::held_bytes));
         if !wants_symbols_alone {
-            object.read_debug_info(limits, &elf, source, path, debug_files, has_symtab);
+            object.read_debug_info(limits, &elf, source, path, debug_files);
         }
-        if !wants_symbols_alone && !has_symtab && object.sources.symbols.is_empty() {
+        if !wants_symbols_alone && object.sources.symbols.is_empty() {
             let mini = object.or_warn(mini_symbols(&elf, limits.all_bytes)).flatten();
             object.sources.symbols.extend(mini);
         }
@@ -207,7 +206,6 @@ impl<'s> Object<'s> {
         source: ByteSource<'s>,
         path: &Path,
         files: &dyn DebugFiles,
-        has_symtab: bool,
     ) {
         if elf.find_contents(".debug_info").is_some() {
             self.use_debug_info(limits, elf, source, path, files, vec![path.to_owned()]);
@@ -221,7 +219,8 @@ impl<'s> Object<'s> {
         match Elf::parse(&*source) {
             Ok(debug) => {
                 let mut limits = limits.beside(debug.held_bytes());
-                if !has_symtab {
+                // `strip -K` leaves an object some of its symbols.
+                if debug.symtab_bytes() > elf.symtab_bytes() {
                     let symbols = self.or_warn(SymbolTable::read(&debug, limits.all_bytes));
                     let symbols = symbols.filter(SymbolTable::has_symtab);
                     limits = limits.beside(symbols.as_ref().map_or(0, SymbolTable::held_bytes));

@@ -1,13 +1,20 @@
 //! What tells functions of one short name apart, where only the linkage name has it: their module or the like.
 
+use crate::dlang;
+
 /// The name as the language qualifies it, by the function's linkage name and its short name in the source. None where the former
 /// says no more, as in C: `__GI_abort` is `abort`.
 pub(crate) fn qualified(linkage: &str, plain: &str) -> Option<String> {
-    fortran(linkage).or_else(|| intel_fortran(linkage, plain)).or_else(|| d(linkage, plain)).or_else(|| {
-        // Zig, and whoever else joins names so.
-        let is_path = linkage.strip_suffix(plain).is_some_and(|path| path.len() > 1 && path.ends_with('.'));
-        (is_path && !plain.is_empty()).then(|| linkage.to_owned())
-    })
+    fortran(linkage)
+        .or_else(|| intel_fortran(linkage, plain))
+        .or_else(|| dlang::function(linkage, plain))
+        .or_else(|| pascal(linkage, plain))
+        .or_else(|| {
+            // Zig, and whoever else joins names so.
+            let is_path =
+                linkage.strip_suffix(plain).is_some_and(|path| path.len() > 1 && path.ends_with('.'));
+            (is_path && !plain.is_empty()).then(|| linkage.to_owned())
+        })
 }
 
 /// A procedure of a Fortran module: `__heat_MOD_solve` as GNU has it, `_QMheatPsolve` as LLVM has it.
@@ -29,35 +36,33 @@ fn intel_fortran(linkage: &str, plain: &str) -> Option<String> {
     (!module.is_empty() && !plain.is_empty()).then(|| format!("{module}::{lower}"))
 }
 
-/// A function of D: `_D3one5solveFKdlZv` is `one.solve`. Its path in front of it must lead to the short name, else it is that
-/// of a function around it.
-fn d(linkage: &str, plain: &str) -> Option<String> {
-    let mut rest = linkage.strip_prefix("_D")?;
-    let stem = plain.split(['!', '(']).next().filter(|stem| !stem.is_empty())?;
-    let mut path: Vec<&str> = Vec::new();
-    loop {
-        rest = rest.strip_prefix("__T").or(rest.strip_prefix("__U")).unwrap_or(rest);
-        let Some((name, after)) = length_prefixed(rest) else { break };
-        if let Some(template) = name.strip_prefix("__T").and_then(length_prefixed) {
-            path.push(template.0); // as earlier compilers have it
-            break;
-        }
-        path.push(name);
-        rest = after;
+/// A routine of Free Pascal: `P$MAIN$_$TGRID_$__$$_SOLVE$LONGINT` is `TGRID.Solve(LONGINT)`. The program that it is in is left out, a
+/// unit is not. Types are as the linkage name has them, or a checksum of them.
+fn pascal(linkage: &str, plain: &str) -> Option<String> {
+    let (scope, routine) = linkage.rsplit_once("_$$_")?;
+    let (name, types) = routine.split_at_checked(plain.len())?;
+    if !name.eq_ignore_ascii_case(plain) || plain.is_empty() || !(types.is_empty() || types.starts_with('$'))
+    {
+        return None;
     }
-    let last = path.pop()?;
-    match () {
-        _ if last == stem && !path.is_empty() => Some(format!("{}.{plain}", path.join("."))),
-        // A function within another one, a constructor or the like.
-        _ => (!plain.starts_with("D ")).then(|| linkage.to_owned()),
-    }
+    let is_of_program = scope.starts_with("P$");
+    let scope = scope.strip_prefix("P$").unwrap_or(scope);
+    let scope = scope.replace("_$$_", "$_$");
+    let parts = scope.split("$_$").map(|part| part.trim_end_matches("_$_"));
+    let parts = parts.skip(usize::from(is_of_program)).filter(|part| !part.is_empty());
+    let path: String = parts.map(|part| spelled(part) + ".").collect();
+    Some(path + plain + &spelled(types))
 }
 
-/// A name behind its length, and what follows.
-fn length_prefixed(text: &str) -> Option<(&str, &str)> {
-    let digits = text.find(|c: char| !c.is_ascii_digit())?;
-    let length: usize = text[..digits].parse().ok()?;
-    text[digits..].split_at_checked(length).filter(|(name, _)| !name.is_empty())
+/// `$A$B$$C` of a routine, or of one around it: its parameters' types and its result's.
+fn spelled(routine: &str) -> String {
+    let Some((name, types)) = routine.split_once('$') else { return routine.to_owned() };
+    let (parameters, result) = match types.strip_prefix('$') {
+        Some(result) => ("", Some(result)),
+        None => types.split_once("$$").map_or((types, None), |(types, result)| (types, Some(result))),
+    };
+    let result = result.map(|result| format!(": {result}")).unwrap_or_default();
+    format!("{name}({}){result}", parameters.replace('$', ", "))
 }
 
 #[cfg(test)]
@@ -72,10 +77,18 @@ mod tests {
             ("_QMheatPsolve", "solve", "heat::solve"),
             ("_QMheatSinnerFouterPsolve_2", "solve_2", "heat::inner::outer::solve_2"),
             ("heat_mp_solve_", "SOLVE", "heat::solve"),
-            ("_D3one5solveFKdlZv", "solve", "one.solve"),
-            ("_D3one1S4stepMFKdlZv", "step", "one.S.step"),
-            ("_D3one__T5twiceTdZQkFNaNbNiNfdlZd", "twice!double", "one.twice!double"),
-            ("_D3one12__T5twiceTdZ5twiceFdlZd", "twice", "one.twice"),
+            ("_D3one5solveFKdlZv", "solve", "one.solve(ref double, long)"),
+            ("_D3one__T5twiceTdZQjFNaNbNiNfdlZd", "twice!double", "one.twice!double(double, long)"),
+            ("P$M_$$_SOLVE$LONGINT", "Solve", "Solve(LONGINT)"),
+            ("P$M_$$_SOLVE$DOUBLE$QWORD$$BOOLEAN", "Solve", "Solve(DOUBLE, QWORD): BOOLEAN"),
+            ("P$M$_$TA_$__$$_RUN", "Run", "TA.Run"),
+            ("P$M$_$OUTER1_$$_INNER", "Inner", "OUTER1.Inner"),
+            (
+                "SYSTEM$_$VAL$INT64$$EXTENDED_$$_COUNT$QWORD",
+                "Count",
+                "SYSTEM.VAL(INT64): EXTENDED.Count(QWORD)",
+            ),
+            ("SYSTEM_$$_INIT", "init", "SYSTEM.init"),
             ("main.Grid.solve", "solve", "main.Grid.solve"),
         ] {
             assert_eq!(qualified(linkage, plain).as_deref(), Some(expected), "{linkage}");
@@ -100,6 +113,8 @@ mod tests {
             ("_QMheat", "heat"),
             ("__MOD_", ""),
             ("_mp_solve_", "solve"),
+            ("P$M_$$_SOLVER", "solve"),
+            ("_$$_", ""),
             (".solve", "solve"),
             ("", ""),
         ] {
@@ -109,7 +124,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_name_panics(linkage in "(_D|__|_QM)?[0-9a-zA-Z_.é]{0,20}", plain in "[a-zé!(]{0,4}") {
+        fn no_name_panics(linkage in "(_D|__|_QM|P[$]A_[$][$]_)?[0-9a-zA-Z_.$é]{0,20}", plain in "[a-zé!(]{0,4}") {
             let _ = qualified(&linkage, &plain);
         }
     }

@@ -162,3 +162,36 @@ fn a_function_that_the_linker_dropped_hides_none_at_a_low_address() {
         .uleb128 2; .asciz \"code\"; .quad code+48; .quad 16";
     is_named_soon(&unit(function, entries, ""));
 }
+
+/// A C++ function without a linkage name is named from what it is declared in, and from its parameters. Here the class is declared
+/// by itself, the parameters point to pointers without end, or are of classes within functions with such parameters.
+fn declarations_in_circles(class_of: &str) -> String {
+    let abbreviations = "\
+.uleb128 2; .uleb128 0x2e; .byte 1; .uleb128 3; .uleb128 8; .uleb128 0x11; .uleb128 1; .uleb128 0x12; .uleb128 7; .byte 0,0
+.uleb128 3; .uleb128 5; .byte 0; .uleb128 0x49; .uleb128 0x13; .byte 0,0
+.uleb128 4; .uleb128 0xf; .byte 0; .uleb128 0x49; .uleb128 0x13; .byte 0,0
+.uleb128 5; .uleb128 2; .byte 1; .uleb128 0x47; .uleb128 0x13; .byte 0,0
+.uleb128 6; .uleb128 0x2e; .byte 1; .uleb128 3; .uleb128 8; .byte 0,0
+.uleb128 7; .uleb128 0x1d; .byte 0; .uleb128 0x31; .uleb128 0x13; .uleb128 0x11; .uleb128 1; .uleb128 0x12; .uleb128 7; .byte 0,0
+.uleb128 8; .uleb128 2; .byte 1; .uleb128 3; .uleb128 8; .byte 0,0";
+    let entries = format!(
+        "\
+{class_of}
+11: .uleb128 6; .asciz \"inner\"
+.rept 2000; .uleb128 3; .long 13f-1b+4; .uleb128 3; .long 12f-1b+4; .endr
+13: .uleb128 8; .asciz \"T\"; .uleb128 6; .asciz \"f\"; .byte 0; .byte 0
+.byte 0
+.byte 0
+12: .uleb128 4; .long 12b-1b+4
+.uleb128 2; .asciz \"code\"; .quad code; .quad 64
+.uleb128 7; .long 11b-1b+4; .quad code; .quad 32
+.byte 0"
+    );
+    unit_with([".uleb128 0x13; .uleb128 0xb;", ".byte 4"], abbreviations, &entries, "")
+}
+
+#[test]
+fn a_name_from_declarations_in_circles_ends_soon() {
+    is_named_soon(&declarations_in_circles("10: .uleb128 5; .long 10b-1b+4"));
+    is_named_soon(&declarations_in_circles("10: .uleb128 8; .asciz \"Box\""));
+}

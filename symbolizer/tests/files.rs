@@ -208,6 +208,28 @@ fn packed_symbols_of_a_stripped_program() {
     assert!(matches!(load(&path, &NoDebugFiles).warnings(), [Reason::TooLarge { .. }]));
 }
 
+/// A program that was left some of its symbols has the others from the files that have them.
+#[test]
+fn some_symbols_of_a_program_do_not_hide_those_of_its_debug_file() {
+    let Some(program) = Program::cpp(SOURCE, &["-O2", "-Wl,--build-id=none"]) else { return };
+    let expected = answers(&load(program.path(), &NoDebugFiles), &program);
+    let Some((stripped, debug)) = program.split() else { return };
+    let packed = pack(&std::fs::read(&debug).expect("the symbols"));
+    let partial = |more: &str| {
+        let path = stripped.with_file_name("partial");
+        let mut strip = Command::new("strip");
+        run(strip.args(["-K", "main", "-o"]).arg(&path).arg(program.path()))?;
+        run(Command::new("objcopy").arg(more).arg(&path))?;
+        Some(path)
+    };
+    let Some(path) = partial(&format!("--add-gnu-debuglink={}", debug.display())) else { return };
+    assert_eq!(answers(&load(&path, &Disk), &program), expected);
+    let file = stripped.with_file_name("mini.xz");
+    std::fs::write(&file, packed).expect("a file");
+    let Some(path) = partial(&format!("--add-section=.gnu_debugdata={}", file.display())) else { return };
+    assert_eq!(answers(&load(&path, &NoDebugFiles), &program), expected);
+}
+
 /// Debug files by build id from elsewhere.
 struct Elsewhere(PathBuf);
 

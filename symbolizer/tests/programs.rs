@@ -255,6 +255,151 @@ fn calls_into_libraries_are_named_after_their_goal() {
     }
 }
 
+/// What is called at each stub of a program.
+fn stub_names(path: &Path, program: &Program) -> Vec<String> {
+    let object = load(path);
+    let names = program.stubs().filter_map(|address| match object.symbolize(address) {
+        Symbolized::Known(frames) => Some(frames[0].name.to_string()),
+        Symbolized::Unknown(_) => None,
+    });
+    names.collect()
+}
+
+#[test]
+fn a_static_program_calls_what_it_chooses_through_named_stubs() {
+    let text = "\
+static int chosen(int x) { return x + 1; }
+static int (*choose_work(void))(int) { return chosen; }
+int work(int) __attribute__((ifunc(\"choose_work\")));
+int main(int argc, char **argv) { (void)argv; return work(argc); }
+";
+    for linker in ["bfd", "gold", "lld"] {
+        let linker = format!("-fuse-ld={linker}");
+        let Some(program) = Program::c(text, &["-static", "-no-pie", "-O1", &linker]) else { continue };
+        let names = stub_names(program.path(), &program);
+        let is_named = |name: &String| ["work@plt", "choose_work@plt", "work"].contains(&name.as_str());
+        assert!(names.iter().any(is_named), "{linker}: {names:?}");
+        assert!(names.len() as u64 * 10 >= program.stubs().count() as u64 * 9, "{linker}: {names:?}");
+    }
+}
+
+#[test]
+fn stubs_without_indirect_jumps_are_named_whole() {
+    let text = "int puts(const char *); int main(void) { return puts(\"\"); }";
+    let options = ["-fcf-protection=none", "-O2", "-fuse-ld=lld", "-Wl,-z,retpolineplt", "-Wl,-z,lazy"];
+    let Some(program) = Program::c(text, &options) else { return };
+    let names = stub_names(program.path(), &program);
+    assert!(names.iter().filter(|name| *name == "puts@plt").count() >= 26, "{names:?}");
+}
+
+/// Assembly without a size, before functions that have unwind information and no symbols.
+#[test]
+fn a_label_ends_where_the_unwind_information_has_another_function() {
+    let text = "\
+.text
+.globl label
+label:
+  nop
+  ret
+.type hidden,@function
+hidden:
+  .cfi_startproc
+  nop
+  ret
+  .cfi_endproc
+.size hidden,.-hidden
+.globl last
+last:
+  ret
+";
+    let Some(program) = Program::assembly(text, &["-shared", "-nostdlib", "-Wl,--eh-frame-hdr"]) else {
+        return;
+    };
+    let (hidden, size) = program.symbol(|name| name == "hidden");
+    let Some(stripped) = program.stripped() else { return };
+    let object = load(&stripped);
+    let name = |address| match object.symbolize(address) {
+        Symbolized::Known(frames) => frames[0].name.to_string(),
+        Symbolized::Unknown(_) => String::new(),
+    };
+    assert_eq!([hidden - 2, hidden - 1].map(name), ["label", "label"]);
+    assert_eq!((hidden..hidden + size).map(name).collect::<Vec<_>>(), [""; 2]);
+    assert_eq!(name(hidden + size), "last");
+}
+
+#[test]
+fn what_assembly_calls_data_among_code_is_not_the_label_before_it() {
+    let text = "\
+.text
+.globl label
+label:
+  ret
+.globl table
+.type table,@object
+table:
+  ret
+  ret
+.size table,.-table
+  ret
+";
+    let Some(program) = Program::assembly(text, &["-shared", "-nostdlib"]) else { return };
+    let listed = run(Command::new("nm").arg(program.path())).expect("nm comes with the compiler");
+    let start = listed.lines().find_map(|line| line.strip_suffix(" T label")).expect("the label");
+    let start = u64::from_str_radix(start, 16).expect("a hexadecimal number");
+    let object = load(program.path());
+    let names: Vec<_> = (start..start + 4)
+        .map(|address| match object.symbolize(address) {
+            Symbolized::Known(frames) => frames[0].name.to_string(),
+            Symbolized::Unknown(_) => String::new(),
+        })
+        .collect();
+    assert_eq!(names, ["label", "table", "table", ""]);
+}
+
+#[test]
+fn symbols_of_sections_beyond_65279_are_read() {
+    const SECTIONS: usize = 65_300;
+    let sections: String = (0..SECTIONS)
+        .map(|i| format!(".section .t{i},\"ax\",@progbits\n.globl f{i}\n.type f{i},@function\nf{i}: ret\n.size f{i},1\n"))
+        .collect();
+    // In a file that is not linked all sections begin at 0.
+    let last = "\n.section .u,\"ax\",@progbits\n.skip 64\n.globl beyond\n.type beyond,@function\nbeyond: ret\n.size beyond,1\n";
+    let Some(program) = Program::assembly(&(sections + last), &["-c"]) else { return };
+    let Symbolized::Known(frames) = load(program.path()).symbolize(64) else { panic!("a symbol") };
+    assert_eq!(names(&frames), ["beyond"]);
+}
+
+#[test]
+fn an_old_version_of_a_function_is_another_function() {
+    let text = "\
+volatile int sink;
+__asm__(\".symver solve_old,solve@V_1\");
+__asm__(\".symver solve_new,solve@@V_2\");
+void solve_old(void) { sink += 1; }
+void solve_new(void) { sink += 2; }
+";
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let map = directory.path().join("versions");
+    std::fs::write(&map, "V_1 { global: solve; local: *; }; V_2 { global: solve; } V_1;").expect("a file");
+    let script = format!("-Wl,--version-script={}", map.display());
+    let Some(program) = Program::c(text, &["-shared", "-fPIC", "-O1", &script]) else { return };
+    let listed = run(Command::new("nm").arg("-D").arg(program.path())).expect("nm comes with the compiler");
+    let address = |suffix: &str| {
+        let line = listed.lines().find(|line| line.ends_with(suffix)).expect("an export");
+        u64::from_str_radix(&line[..16], 16).expect("a hexadecimal number")
+    };
+    let (old, new) = (address(" solve@V_1"), address(" solve@@V_2"));
+    let Some(stripped) = program.stripped() else { return };
+    for path in [program.path(), &stripped] {
+        let object = load(path);
+        let found = [old, new].map(|address| match object.symbolize(address) {
+            Symbolized::Known(frames) => names(&frames)[0].to_owned(),
+            Symbolized::Unknown(_) => String::new(),
+        });
+        assert_eq!(found, ["solve@V_1", "solve"], "{}", path.display());
+    }
+}
+
 #[test]
 fn cpp_with_templates_and_overloads() {
     let Some(program) = Program::cpp(CPP, &["-g", "-O2"]) else { return };
@@ -271,6 +416,182 @@ fn cpp_with_templates_and_overloads() {
         let frames = frames_of(&object, &program, |each| each.starts_with(linkage));
         assert!(frames.iter().all(|frames| names(frames) == [name]));
     }
+}
+
+/// Functions that the linker has no names for: all are inlined, or C++ would not export them.
+const INTERNAL: &str = "\
+volatile int sink;
+#define INLINED inline __attribute__((always_inline))
+namespace {
+namespace a { static INLINED void solve() { sink += 1; } }
+namespace b { static INLINED void solve() { sink += 2; } }
+static INLINED void go(int) { sink += 3; }
+static INLINED void go(const double *const) { sink += 4; }
+struct P { INLINED void run() { sink += 5; } };
+template <typename T> struct Q { INLINED void run(T) const { sink += 6; } };
+}
+int main() {
+    a::solve(); b::solve(); go(1); go(nullptr); P().run(); Q<int>().run(1);
+    auto first = []() __attribute__((always_inline)) { sink += 7; };
+    auto second = []() __attribute__((always_inline)) { sink += 8; };
+    first(); second();
+    struct Local { INLINED void run() { sink += 9; } };
+    Local().run();
+}
+";
+
+#[test]
+fn inlined_functions_without_linkage_names_are_told_apart() {
+    let Some(program) = Program::cpp(INTERNAL, &["-g", "-O2"]) else { return };
+    let frames = frames_of(&load(program.path()), &program, |name| name == "main");
+    assert!(frames.iter().all(|frames| &*frames[frames.len() - 1].name == "main"));
+    // Not every compiler counts columns alike.
+    let without_column = |name: &str| match name.split_once("program.cc:") {
+        Some((before, at)) => {
+            let line = at.split(':').next().unwrap_or_default();
+            format!("{before}program.cc:{line}{}", at.find('}').map_or("", |end| &at[end..]))
+        }
+        None => name.to_owned(),
+    };
+    let mut found: Vec<String> = frames.iter().flatten().map(|frame| without_column(&frame.name)).collect();
+    found.sort_unstable();
+    found.dedup();
+    let expected = [
+        "(anonymous namespace)::P::run()",
+        "(anonymous namespace)::Q<int>::run(int) const",
+        "(anonymous namespace)::a::solve()",
+        "(anonymous namespace)::b::solve()",
+        "(anonymous namespace)::go(double const*)",
+        "(anonymous namespace)::go(int)",
+        "main",
+        "main::Local::run()",
+        "main::{lambda at program.cc:13}::operator()() const",
+        "main::{lambda at program.cc:14}::operator()() const",
+    ];
+    assert_eq!(found, expected);
+}
+
+/// Two functions of one name within others.
+const NESTED: &str = "\
+volatile int sink;
+int one(int n) {
+    __attribute__((noinline)) int solve(int x) { sink += x; return n + sink; }
+    return solve(n);
+}
+int two(int n) {
+    __attribute__((noinline)) int solve(int x) { sink -= x; return n - sink; }
+    return solve(n);
+}
+int main(int argc, char **argv) {
+    (void)argv;
+    return one(argc) + two(argc);
+}
+";
+
+#[test]
+fn functions_within_functions_are_told_apart() {
+    let Some(program) = Program::c(NESTED, &["-g", "-O1", "-fno-inline"]) else { return };
+    let object = load(program.path());
+    let name = |symbol: &str| frames_of(&object, &program, |name| name == symbol)[0][0].name.to_string();
+    let mut found = [name("solve.0"), name("solve.1")];
+    found.sort_unstable();
+    assert_eq!(found, ["one::solve", "two::solve"]);
+}
+
+const FORTRAN: &str = "\
+module a
+contains
+  subroutine go(n)
+    integer :: n
+    call solve(n)
+  contains
+    subroutine solve(n)
+      integer :: n
+      n = n + 1
+    end subroutine
+  end subroutine
+end module
+module b
+contains
+  subroutine go(n)
+    integer :: n
+    call solve(n)
+  contains
+    subroutine solve(n)
+      integer :: n
+      n = n - 1
+    end subroutine
+  end subroutine
+end module
+program heat
+  use a, only: first => go
+  use b, only: second => go
+  integer :: n
+  n = 1
+  call first(n)
+  call second(n)
+  print *, n
+end program
+";
+
+#[test]
+fn fortran_procedures_within_procedures_are_told_apart() {
+    let options = ["-g", "-O1", "-fno-inline"];
+    let Some(program) = Program::fortran(FORTRAN, &options) else { return };
+    let object = load(program.path());
+    let name = |symbol: &str| frames_of(&object, &program, |name| name == symbol)[0][0].name.to_string();
+    let mut found = [name("solve.0"), name("solve.1")];
+    found.sort_unstable();
+    assert_eq!(found, ["a::go::solve", "b::go::solve"]);
+    assert_eq!(name("__a_MOD_go"), "a::go");
+}
+
+const GENERIC_RUST: &str = "\
+use std::hint::black_box;
+#[inline(never)]
+fn solve<T: Copy + Into<f64>>(x: T) -> f64 {
+    black_box(x).into() + 1.0
+}
+#[inline(never)]
+fn run(f: &dyn Fn(f64) -> f64) -> f64 {
+    f(black_box(2.0))
+}
+fn main() {
+    black_box(solve(1u8) + solve(1f32));
+    black_box(run(&|x| x + black_box(1.0)) + run(&|x| x * black_box(3.0)));
+}
+";
+
+#[test]
+fn instances_and_closures_of_the_old_rust_mangling_are_told_apart() {
+    // Compilers that have left it take it from nightly builds alone.
+    let Some(program) = Program::rust(
+        GENERIC_RUST,
+        &["-g", "-Copt-level=1", "-Csymbol-mangling-version=legacy", "-Zunstable-options"],
+    )
+    .or_else(|| Program::rust(GENERIC_RUST, &["-g", "-Copt-level=1"])) else {
+        return;
+    };
+    let object = load(program.path());
+    let listed = run(Command::new("nm").arg("-S").arg(program.path())).expect("nm comes with the compiler");
+    let own = listed
+        .lines()
+        .filter(|line| line.contains("program") && (line.contains("solve") || line.contains("closure")));
+    let mut found: Vec<String> = own
+        .filter_map(|line| u64::from_str_radix(line.split_whitespace().next()?, 16).ok())
+        .filter_map(|address| match object.symbolize(address) {
+            Symbolized::Known(frames) => Some(frames.last()?.name.to_string()),
+            Symbolized::Unknown(_) => None,
+        })
+        .collect();
+    found.sort_unstable();
+    let expected = [
+        "program::main::{closure#0}",
+        "program::main::{closure#1}",
+        "program::solve::<f32>",
+        "program::solve::<u8>",
+    ];
+    assert!(found == expected || !listed.contains("_ZN7program"), "{found:?}");
 }
 
 #[test]

@@ -54,6 +54,13 @@ impl OwnPerfMap {
         }
     }
 
+    /// Its process has ended.
+    pub(super) fn finish(&self) {
+        if let Some(perf_map) = self.get() {
+            perf_map.finish();
+        }
+    }
+
     /// Takes what is there now. A perf map that was found stays until another file is in its place.
     fn update(&self, found: FoundPerfMap) {
         let mut own = self.lock();

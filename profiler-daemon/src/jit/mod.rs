@@ -164,6 +164,7 @@ impl JitStore {
     ) {
         let Some(program) = self.programs.get_mut(&process) else { return };
         program.end(roots);
+        program.finish();
         let ended = self.programs.values().filter(|program| program.has_ended());
         let (ended, with_journal) = ended.fold((0, 0), |(ended, with_journal), program| {
             (ended + 1, with_journal + usize::from(program.has_journal()))

@@ -29,6 +29,8 @@ pub(super) struct PerfMapFile {
     read: Mutex<Read>,
     /// Whether what was looked for in vain may be at its beginning, which was not read.
     is_cut: AtomicBool,
+    /// Whether nobody writes to it any more.
+    is_final: AtomicBool,
     lengths: Lengths,
 }
 
@@ -44,8 +46,8 @@ struct Lengths {
 /// What was read.
 #[derive(Default)]
 struct Read {
-    /// Size and time of the last change when it was read (bytes; s and ns).
-    as_of: Option<(u64, i64, i64)>,
+    /// Size and time of the last change when it was read (bytes; s and ns), and whether its last line counted without an end.
+    as_of: Option<(u64, i64, i64, bool)>,
     /// Where the first line begins that was not whole then.
     until: u64,
     /// What precedes that place.
@@ -56,8 +58,14 @@ impl PerfMapFile {
     /// One that is open. This asks its file system.
     pub(super) fn new(file: File, path: String) -> io::Result<Self> {
         let file = TargetFile::new(file)?;
-        let (names, read, is_cut) = (Arc::default(), Mutex::default(), AtomicBool::new(false));
-        Ok(Self { file, path, names, read, is_cut, lengths: LENGTHS })
+        let (names, read) = (Arc::default(), Mutex::default());
+        let (is_cut, is_final) = (AtomicBool::new(false), AtomicBool::new(false));
+        Ok(Self { file, path, names, read, is_cut, is_final, lengths: LENGTHS })
+    }
+
+    /// Its process has ended: the last line counts, even if it has no end.
+    pub(super) fn finish(&self) {
+        self.is_final.store(true, Ordering::Relaxed);
     }
 
     /// The open file.
@@ -108,7 +116,8 @@ impl PerfMapFile {
     /// Brings what is kept up to date; whether the limits allow that.
     fn catch_up(&self, read: &mut Read, room: &NameRoom, now: Naming, limits: &mut ReadLimits) -> bool {
         let Ok(meta) = self.file.readable().and_then(|file| file.metadata()) else { return true };
-        let as_of = Some((meta.len(), meta.mtime(), meta.mtime_nsec()));
+        let is_final = self.is_final.load(Ordering::Relaxed);
+        let as_of = Some((meta.len(), meta.mtime(), meta.mtime_nsec(), is_final));
         if read.as_of == as_of {
             return true;
         }
@@ -127,7 +136,7 @@ impl PerfMapFile {
         };
         room.count_list(text.len() as u64);
         let named: Vec<(u64, FoundFunctions)> =
-            named(whole_lines(&text), &kept).filter(|(_, found)| found.is_ok()).collect();
+            named(read.counted(&text), &kept).filter(|(_, found)| found.is_ok()).collect();
         self.keep(room, now, &named);
         read.note(read.until, &text);
         true
@@ -159,7 +168,7 @@ impl PerfMapFile {
             until = from;
             if !has_line_end {
                 read.note(from, &text);
-                text.truncate(whole_lines(&text).len());
+                text.truncate(read.counted(&text).len());
                 has_line_end = !text.is_empty();
             }
             text.append(&mut line_end);
@@ -195,6 +204,12 @@ impl Read {
     /// The size when it was read (bytes).
     fn len(&self) -> u64 {
         self.as_of.map_or(0, |(len, ..)| len)
+    }
+
+    /// What counts of a text at its end.
+    fn counted<'a>(&self, text: &'a [u8]) -> &'a [u8] {
+        let is_final = self.as_of.is_some_and(|(.., is_final)| is_final);
+        if is_final { text } else { whole_lines(text) }
     }
 
     fn joint_start(&self) -> u64 {
@@ -275,6 +290,21 @@ mod tests {
         assert_eq!(names(&perf_map, &room, &[0x1010, 0x1000, 0x1008]), some(&["half", "other", "f0"]));
         assert_eq!(room.counts().list_bytes, whole + 34 + 13 + whole + 36, "one address is new");
         assert_eq!(room.counts().lists, 4);
+    }
+
+    #[test]
+    fn the_last_line_needs_no_end_once_the_process_has_ended() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let room = ObjectStore::new(&Symbols::new(1 << 28)).snapshot().names;
+        let perf_map = PerfMapFile::new(file.reopen().unwrap(), "perf-7.map".to_owned()).unwrap();
+        std::fs::write(file.path(), "1000 10 first\n2000 10 last").unwrap();
+        assert_eq!(names(&perf_map, &room, &[0x1000, 0x2000]), some(&["first", ""]));
+        perf_map.finish();
+        assert_eq!(names(&perf_map, &room, &[0x1000, 0x2000]), some(&["first", "last"]));
+
+        let unread = PerfMapFile::new(file.reopen().unwrap(), "perf-7.map".to_owned()).unwrap();
+        unread.finish();
+        assert_eq!(names(&unread, &room, &[0x1000, 0x2000]), some(&["first", "last"]));
     }
 
     #[test]

@@ -297,6 +297,11 @@ impl JitProgram {
         }
     }
 
+    /// Nothing of it runs any more: nobody writes what is half written.
+    pub(super) fn finish(&self) {
+        self.own.finish();
+    }
+
     /// Takes an address to the pseudo-address of the code that it belonged to at a time.
     pub(super) fn translate(&mut self, address: &mut u64, time_ns: u64) {
         match self.known_at(*address, time_ns) {

@@ -7,6 +7,7 @@ use rustc_hash::FxHashMap;
 use super::UnitPlace;
 use super::bytes::SectionReader;
 use super::names::FunctionName;
+use super::scopes::Scopes;
 
 /// What names are read from: a unit, all of whose bytes are in memory.
 pub(super) type Unit<'s> = gimli::Unit<SectionReader<'s>>;
@@ -19,6 +20,8 @@ pub(super) struct KeptUnits<'s> {
     pub(super) contexts: FxHashMap<usize, gimli::Result<addr2line::Context<SectionReader<'s>>>>,
     pub(super) units: FxHashMap<(UnitPlace, usize), gimli::Result<Arc<Unit<'s>>>>,
     pub(super) names: FxHashMap<EntryPlace, Option<Arc<FunctionName>>>,
+    /// What functions are declared in, of units where a name needed that.
+    pub(super) scopes: FxHashMap<(UnitPlace, usize), Arc<Scopes>>,
     /// Units repeat the names of the functions that they inline.
     pub(super) demangled: FxHashMap<Arc<str>, Option<Arc<str>>>,
     /// Files repeat from line to line.
@@ -39,6 +42,7 @@ impl KeptUnits<'_> {
             contexts: FxHashMap::default(),
             units: FxHashMap::default(),
             names: FxHashMap::default(),
+            scopes: FxHashMap::default(),
             demangled: FxHashMap::default(),
             files: FxHashMap::default(),
             held: 0,

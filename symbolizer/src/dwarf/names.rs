@@ -6,8 +6,9 @@ use gimli::{AttributeValue, Reader, UnitOffset};
 
 use super::bytes::SectionReader;
 use super::kept::Unit;
+use super::spelling::{Spelling, Steps};
 use super::{Lookup, UnitPlace};
-use crate::demangle::try_demangle;
+use crate::demangle::{try_demangle, with_generics};
 use crate::qualified::qualified;
 
 /// A concrete function refers to an abstract one, that to a declaration, each perhaps through an imported unit.
@@ -15,12 +16,16 @@ const MOST_HOPS: usize = 16;
 const LONGEST_NAME: usize = 64 << 10;
 
 /// A function's names in the debug information: at least one of linkage and plain.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct FunctionName {
     /// The linker's name.
     pub(crate) linkage: Option<Arc<str>>,
-    /// The same, demangled, or the plain name with what the linkage name says before it.
+    /// The same, demangled, or the plain name with what the linkage name says beside it.
     pub(crate) demangled: Option<Arc<str>>,
+    /// Without a linkage name: the plain name with what the function is declared in.
+    pub(crate) scoped: Option<Arc<str>>,
+    /// Whether a symbol that is not mangled is that of a C function, whatever it is declared in.
+    pub(crate) is_cpp: bool,
     /// The name in the source, without namespace and class.
     pub(crate) plain: Option<Arc<str>>,
     /// Whether the function is at address zero, where linkers leave what they drop.
@@ -37,9 +42,14 @@ impl FunctionName {
         line.is_some() && line == caller.decl_line && names(self) == names(caller)
     }
 
+    /// The name as a person reads it, as far as the debug information knows it.
+    pub(crate) fn readable(&self) -> Option<&Arc<str>> {
+        [&self.demangled, &self.scoped, &self.plain, &self.linkage].into_iter().flatten().next()
+    }
+
     /// What the source's names take beside those that other functions share.
     fn held_bytes(&self) -> usize {
-        let texts = [&self.linkage, &self.plain].into_iter().flatten();
+        let texts = [&self.linkage, &self.plain, &self.scoped].into_iter().flatten();
         size_of::<Self>() + texts.map(|text| text.len()).sum::<usize>()
     }
 }
@@ -58,19 +68,39 @@ impl<'s> Lookup<'_, 's> {
     /// The names of the function at `entry`. Each is the first on the way from entry to entry; the way ends where there is
     /// a linkage name.
     pub(super) fn name(&self, place: UnitPlace, unit: usize, entry: usize) -> Option<Arc<FunctionName>> {
+        self.name_with(place, unit, entry, None, &mut Steps::new())
+    }
+
+    /// The same with what is left of the steps that it may take, and the language of the function that is declared in it.
+    pub(super) fn name_with(
+        &self,
+        place: UnitPlace,
+        unit: usize,
+        entry: usize,
+        spelling: Option<Spelling>,
+        steps: &mut Steps,
+    ) -> Option<Arc<FunctionName>> {
         let key = (place, unit, entry);
         if let Some(known) = self.reader.kept.borrow().names.get(&key) {
             return known.clone();
         }
-        let name = self.read_name(place, unit, entry).map(Arc::new);
+        let name = self.read_name(place, unit, entry, spelling, steps).map(Arc::new);
         let mut kept = self.reader.kept.borrow_mut();
         kept.count(name.as_ref().map_or(0, |name| name.held_bytes()) as u64);
         kept.names.insert(key, name.clone());
         name
     }
 
-    fn read_name(&self, mut place: UnitPlace, mut unit: usize, mut entry: usize) -> Option<FunctionName> {
+    fn read_name(
+        &self,
+        mut place: UnitPlace,
+        mut unit: usize,
+        mut entry: usize,
+        spelling: Option<Spelling>,
+        steps: &mut Steps,
+    ) -> Option<FunctionName> {
         let (mut linkage, mut plain, mut decl_line, mut is_dropped) = (None, None, None, false);
+        let first = (place, unit);
         for _ in 0..MOST_HOPS {
             let Ok(read) = self.unit(place, unit) else { break };
             let Some(found) = self.read_entry(place, &read, entry) else { break };
@@ -86,15 +116,29 @@ impl<'s> Lookup<'_, 's> {
         }
         (linkage.is_some() || plain.is_some()).then(|| {
             let demangled = linkage.as_ref().and_then(|linkage| self.demangled(linkage));
-            let demangled = demangled.or_else(|| self.qualified(linkage.as_ref()?, plain.as_ref()?));
-            FunctionName { linkage, demangled, plain, is_dropped, decl_line }
+            let demangled = match (&linkage, &plain, demangled) {
+                (Some(linkage), Some(plain), None) => self.said_more(qualified(linkage, plain)),
+                (Some(linkage), Some(plain), Some(demangled)) => {
+                    self.said_more(with_generics(linkage, &demangled, plain)).or(Some(demangled))
+                }
+                (_, _, demangled) => demangled,
+            };
+            let mut name =
+                FunctionName { linkage, demangled, plain, is_dropped, decl_line, ..FunctionName::default() };
+            if let (None, Some(plain)) = (&name.linkage, &name.plain)
+                && let Some(spelling) = spelling.or_else(|| self.spelling(first.0, first.1))
+            {
+                name.is_cpp = spelling == Spelling::Cpp;
+                name.scoped = self.spelled((place, unit, entry), plain, spelling, steps).map(Arc::from);
+            }
+            name
         })
     }
 
-    fn qualified(&self, linkage: &str, plain: &str) -> Option<Arc<str>> {
-        let qualified = qualified(linkage, plain)?;
-        self.reader.kept.borrow_mut().count(qualified.len() as u64);
-        Some(qualified.into())
+    fn said_more(&self, name: Option<String>) -> Option<Arc<str>> {
+        let name = name?;
+        self.reader.kept.borrow_mut().count(name.len() as u64);
+        Some(name.into())
     }
 
     fn demangled(&self, linkage: &Arc<str>) -> Option<Arc<str>> {
@@ -139,7 +183,7 @@ impl<'s> Lookup<'_, 's> {
     }
 
     /// Where a reference from `unit` leads.
-    fn follow(
+    pub(super) fn follow(
         &self,
         place: UnitPlace,
         unit: usize,
@@ -157,7 +201,7 @@ impl<'s> Lookup<'_, 's> {
     }
 }
 
-fn text(bytes: &SectionReader<'_>) -> Option<Arc<str>> {
+pub(super) fn text(bytes: &SectionReader<'_>) -> Option<Arc<str>> {
     if bytes.len() > LONGEST_NAME || bytes.is_empty() {
         return None;
     }

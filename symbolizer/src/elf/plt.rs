@@ -8,7 +8,7 @@ use super::symbols::{Candidate, NamePosition};
 use super::{Elf, SectionHeader, c_string, entries};
 
 const STUB_SIZE: usize = 16;
-const STUB_SECTIONS: [&[u8]; 3] = [b".plt", b".plt.sec", b".plt.got"];
+const STUB_SECTIONS: [&[u8]; 4] = [b".plt", b".plt.sec", b".plt.got", b".iplt"];
 /// A section of stubs larger than this is not one: it would hold a quarter of a million functions.
 const LARGEST_STUBS: u64 = 4 << 20;
 /// A table of relocations, or of what they name; a browser's have 20 MB.
@@ -20,7 +20,9 @@ const LONGEST_NAME: usize = 1024;
 /// Names of all stubs.
 const MOST_NAME_BYTES: usize = 64 << 20;
 /// `jmp *displacement(%rip)`.
-const JUMP: [u8; 2] = [0xff, 0x25];
+const JUMP: &[u8] = &[0xff, 0x25];
+/// `mov displacement(%rip),%r11`, in stubs without indirect jumps (LLD's `-z retpolineplt`).
+const LOAD: &[u8] = &[0x4c, 0x8b, 0x1d];
 
 /// A stub.
 pub(super) struct Stub {
@@ -57,13 +59,26 @@ impl Elf<'_> {
             .filter(|section| STUB_SECTIONS.contains(&self.name(section)))
             .take(STUB_SECTIONS.len())
             .collect();
+        if sections.is_empty() {
+            return (stubs, names);
+        }
+        // A static program has none, but stubs of functions that are chosen at its start.
         let dynsym = self.sections().find(|section| section.kind == elf::SHT_DYNSYM);
-        let Some(dynsym) = dynsym.filter(|_| !sections.is_empty()) else { return (stubs, names) };
-        let strings = self.linked(dynsym).map(|section| self.table(section)).unwrap_or_default();
-        let slots = self.slots(dynsym, functions);
+        let strings = dynsym
+            .and_then(|dynsym| self.linked(dynsym))
+            .map(|section| self.table(section))
+            .unwrap_or_default();
+        let mut by_start: FxHashMap<u64, &Candidate> = FxHashMap::default();
+        for function in functions {
+            let best = by_start.entry(function.start()).or_insert(function);
+            *best = function.min(*best);
+        }
+        let slots = self.slots(dynsym, &by_start);
         for (start, size, target) in sections.iter().flat_map(|section| self.stubs_of(section, &slots)) {
             let text = match target {
                 SlotTarget::Imported(offset) => short_name(&strings, offset),
+                // A symbol of the stub itself is named after what is chosen.
+                SlotTarget::Chooser(_) if by_start.contains_key(&start) => continue,
                 SlotTarget::Chooser(name) => name_of(name),
             };
             if text.is_empty() || names.len() + text.len() > MOST_NAME_BYTES {
@@ -83,23 +98,39 @@ impl Elf<'_> {
         slots: &FxHashMap<u64, SlotTarget>,
     ) -> Vec<(u64, u64, SlotTarget)> {
         let bytes = self.table(section);
-        // `.plt.got` has stubs of 8 bytes without `endbr64`, or of 16 with it.
-        let narrow = self.name(section) == b".plt.got" && bytes.starts_with(&JUMP);
-        let size = if narrow { STUB_SIZE / 2 } else { STUB_SIZE };
-        let stubs = bytes.chunks_exact(size).enumerate().filter_map(|(index, code)| {
-            let start = section.address.checked_add((index * size) as u64)?;
-            Some((start, size as u64, *slots.get(&jump_slot(start, code)?)?))
-        });
-        stubs.collect()
+        // `.plt.got`, and `.plt` of a static program, have stubs of 8 bytes without `endbr64`, or of 16 with it.
+        let is_jump = |at: usize| bytes.get(at..).is_some_and(|code| code.starts_with(JUMP));
+        let second = STUB_SIZE / 2;
+        let is_narrow = self.name(section) == b".plt.got" || bytes.len() == second || is_jump(second);
+        let size = if is_jump(0) && is_narrow { second } else { STUB_SIZE };
+        let mut stubs: Vec<(u64, u64, SlotTarget)> = Vec::new();
+        let mut is_loaded = false;
+        for (index, code) in bytes.chunks_exact(size).enumerate() {
+            let Some(start) = section.address.checked_add((index * size) as u64) else { break };
+            let jump = slot_of(JUMP, start, code);
+            let slot = jump.or_else(|| slot_of(LOAD, start, code));
+            if let Some(&target) = slot.and_then(|slot| slots.get(&slot)) {
+                stubs.push((start, size as u64, target));
+            } else if slot.is_none()
+                && is_loaded
+                && let Some((_, stub_size, _)) = stubs.last_mut()
+            {
+                *stub_size += size as u64; // the second half of a stub
+            }
+            is_loaded = slot.is_some() && jump.is_none();
+        }
+        stubs
     }
 
     /// The functions whose addresses the dynamic linker writes into slots, by the slots' addresses.
-    fn slots(&self, dynsym: &SectionHeader, functions: &[Candidate]) -> FxHashMap<u64, SlotTarget> {
+    fn slots(
+        &self,
+        dynsym: Option<&SectionHeader>,
+        by_start: &FxHashMap<u64, &Candidate>,
+    ) -> FxHashMap<u64, SlotTarget> {
         let mut slots = FxHashMap::default();
-        let symbols = self.table(dynsym);
+        let symbols = dynsym.map(|dynsym| self.table(dynsym)).unwrap_or_default();
         let symbols = entries::<Sym64<Le>>(&symbols);
-        let by_start: FxHashMap<u64, NamePosition> =
-            functions.iter().map(|each| (each.start(), each.name())).collect();
         let target = |relocation: &Rela64<Le>| match elf::RelocationType(relocation.r_info.get(Le) as u32) {
             elf::R_X86_64_JUMP_SLOT | elf::R_X86_64_GLOB_DAT => {
                 let symbol = symbols.get((relocation.r_info.get(Le) >> 32) as usize)?;
@@ -107,7 +138,8 @@ impl Elf<'_> {
             }
             // The slot of a function that is chosen at load time: the addend is the function that chooses.
             elf::R_X86_64_IRELATIVE => {
-                by_start.get(&(relocation.r_addend.get(Le) as u64)).map(|&name| SlotTarget::Chooser(name))
+                let chooser = by_start.get(&(relocation.r_addend.get(Le) as u64))?;
+                Some(SlotTarget::Chooser(chooser.name()))
             }
             _ => None,
         };
@@ -131,9 +163,10 @@ fn short_name(strings: &[u8], offset: u32) -> String {
     String::from_utf8_lossy(c_string(strings, offset as usize, LONGEST_NAME)).into_owned()
 }
 
-/// The address of the slot through which a stub jumps.
-fn jump_slot(start: u64, code: &[u8]) -> Option<u64> {
-    let jump = code.windows(6).position(|window| window.starts_with(&JUMP))?;
-    let displacement = i32::from_le_bytes(*code.get(jump + 2..)?.first_chunk()?);
-    Some(start.wrapping_add(jump as u64 + 6).wrapping_add_signed(displacement.into()))
+/// The address of the slot that a stub uses with this instruction.
+fn slot_of(instruction: &[u8], start: u64, code: &[u8]) -> Option<u64> {
+    let after = instruction.len() + size_of::<i32>();
+    let at = code.windows(after).position(|window| window.starts_with(instruction))?;
+    let displacement = i32::from_le_bytes(*code.get(at + instruction.len()..)?.first_chunk()?);
+    Some(start.wrapping_add((at + after) as u64).wrapping_add_signed(displacement.into()))
 }

@@ -3,12 +3,13 @@
 use std::borrow::Cow;
 use std::cmp::Reverse;
 
-use object::LittleEndian as Le;
 use object::elf::{self, Sym64};
+use object::{LittleEndian as Le, U32};
 
 use super::go::GoFunctions;
 use super::plt::Stub;
-use super::{Elf, c_string};
+use super::versions::Versions;
+use super::{Elf, SectionHeader, c_string};
 use crate::reason::Reason;
 
 /// Longer names are cut: no compiler writes them, but a table without a NUL may.
@@ -49,6 +50,9 @@ pub(crate) enum StringTable {
 const TABLES: usize = 4;
 /// Functions among the symbols; a browser has about a million.
 const MOST_FUNCTIONS: usize = 4 << 20;
+/// Names of old versions, which are copied, and one of them.
+const MOST_VERSIONED_BYTES: usize = 4 << 20;
+const LONGEST_VERSIONED_NAME: usize = 1024;
 /// A table of symbols, or their names, once they are unpacked: a browser's names have some 150 MB.
 const LARGEST_TABLE: u64 = 256 << 20;
 
@@ -59,6 +63,7 @@ pub(super) struct Candidate {
     unsized_: bool,
     untyped: bool,
     binding: u8,
+    is_old: bool,
     underscores: usize,
     size: Reverse<u64>,
     name_len: usize,
@@ -90,7 +95,10 @@ impl SymbolTable {
         if !table.has_symtab {
             table.read_go(elf, &mut candidates);
         }
-        table.spans = lay_out(candidates);
+        // What has no size ends where the unwind information has another function.
+        let has_unsized = candidates.iter().any(|candidate| candidate.unsized_);
+        let unwound = if has_unsized { elf.unwound_starts() } else { Vec::new() };
+        table.spans = lay_out(candidates, &unwound);
         table.drop_unused_strings();
         Ok(table)
     }
@@ -118,8 +126,11 @@ impl SymbolTable {
         let bytes = c_string(&self.strings[name.table as usize], name.offset as usize, LONGEST_NAME);
         let text = String::from_utf8_lossy(bytes);
         match text.find('@') {
+            // `solve@@V_2`, the version of today, is `solve`; `solve@V_1` is an old one.
             Some(version)
-                if version > 0 && matches!(name.table, StringTable::Symtab | StringTable::Dynsym) =>
+                if version > 0
+                    && text[version..].starts_with("@@")
+                    && matches!(name.table, StringTable::Symtab | StringTable::Dynsym) =>
             {
                 Cow::Owned(text[..version].to_owned())
             }
@@ -142,11 +153,34 @@ impl SymbolTable {
         self.strings[table as usize] = elf.read_within(strings, LARGEST_TABLE)?;
         let strings = &self.strings[table as usize];
         let symbols = super::entries::<Sym64<Le>>(&bytes);
-        let functions = symbols.iter().filter_map(|symbol| Candidate::new(elf, symbol, table, strings));
-        candidates.extend(functions.take(MOST_FUNCTIONS + 1));
-        if candidates.len() > MOST_FUNCTIONS {
-            return Err(Reason::TooLarge { what: "the symbol table".into(), bytes: bytes.len() as u64 });
+        let large_indices = elf.large_indices(section)?;
+        let large_indices = super::entries::<U32<Le>>(&large_indices);
+        let versions = if table == StringTable::Dynsym { elf.versions() } else { Versions::default() };
+        let mut versioned = Vec::new();
+        for (at, symbol) in symbols.iter().enumerate() {
+            let index = match symbol.st_shndx.get(Le) {
+                elf::SHN_XINDEX => large_indices.get(at).map_or(0, |index| index.get(Le)),
+                // Undefined, absolute and common symbols have no section, and no code.
+                index if index.0 >= elf::SHN_LORESERVE => continue,
+                index => index.0.into(),
+            };
+            let section = elf.sections.get(index as usize).filter(|_| index != 0);
+            let Some(mut candidate) = section.and_then(|it| Candidate::new(it, symbol, table, strings))
+            else {
+                continue;
+            };
+            if let Some(version) = versions.old(at).filter(|_| versioned.len() < MOST_VERSIONED_BYTES) {
+                let name = c_string(strings, candidate.name.offset as usize, LONGEST_VERSIONED_NAME);
+                candidate.is_old = true;
+                candidate.name.offset = (strings.len() + versioned.len()) as u32;
+                versioned.extend([name, b"@", version, &[0]].concat());
+            }
+            candidates.push(candidate);
+            if candidates.len() > MOST_FUNCTIONS {
+                return Err(Reason::TooLarge { what: "the symbol table".into(), bytes: bytes.len() as u64 });
+            }
         }
+        self.strings[table as usize].extend(versioned);
         Ok(true)
     }
 
@@ -177,7 +211,8 @@ fn needed_bytes(elf: &Elf<'_>) -> u64 {
     let table = |kind| {
         let section = elf.sections().find(|section| section.kind == kind)?;
         let symbols = elf.size_unpacked(section) / size_of::<Sym64<Le>>() as u64;
-        let each = (size_of::<Sym64<Le>>() + size_of::<Candidate>() + size_of::<Span>()) as u64;
+        let each =
+            (size_of::<Sym64<Le>>() + size_of::<u32>() + size_of::<Candidate>() + size_of::<Span>()) as u64;
         let names = elf.linked(section).map_or(0, |names| elf.size_unpacked(names));
         Some(symbols.saturating_mul(each).saturating_add(names))
     };
@@ -185,14 +220,11 @@ fn needed_bytes(elf: &Elf<'_>) -> u64 {
 }
 
 impl Candidate {
-    fn new(elf: &Elf<'_>, symbol: &Sym64<Le>, table: StringTable, strings: &[u8]) -> Option<Self> {
-        // Undefined, absolute and common symbols have no section, and no code.
-        let index = symbol.st_shndx.get(Le);
-        let is_section = index != elf::SHN_UNDEF && index.0 < elf::SHN_LORESERVE;
-        let section = elf.sections.get(usize::from(index.0)).filter(|_| is_section)?;
+    fn new(section: &SectionHeader, symbol: &Sym64<Le>, table: StringTable, strings: &[u8]) -> Option<Self> {
         let untyped = match symbol.st_info.st_type() {
             elf::STT_FUNC | elf::STT_GNU_IFUNC => false,
-            elf::STT_NOTYPE if section.is_executable() => true, // labels of assembly
+            // Labels of assembly, and code or tables among code that assembly calls data.
+            elf::STT_NOTYPE | elf::STT_OBJECT if section.is_executable() => true,
             _ => return None,
         };
         let offset = symbol.st_name.get(Le);
@@ -210,6 +242,10 @@ impl Candidate {
                 elf::STB_LOCAL => 1,
                 _ => 2,
             },
+            is_old: head
+                .iter()
+                .position(|&byte| byte == b'@')
+                .is_some_and(|at| head.get(at + 1) != Some(&b'@')),
             underscores: head.iter().take_while(|&&byte| byte == b'_').count(),
             size: Reverse(size),
             name_len: head.len(),
@@ -226,6 +262,7 @@ impl Candidate {
             unsized_: false,
             untyped: true,
             binding: 2,
+            is_old: false,
             underscores: 0,
             size,
             name_len: 0,
@@ -247,8 +284,9 @@ impl Candidate {
     }
 }
 
-/// Gives each address to one symbol: the one that starts last of those that cover it.
-fn lay_out(mut candidates: Vec<Candidate>) -> Vec<Span> {
+/// Gives each address to one symbol: the one that starts last of those that cover it. A symbol without a size ends where the next one
+/// starts, or the next of the functions that the unwind information has: these addresses are in ascending order.
+fn lay_out(mut candidates: Vec<Candidate>, unwound: &[u64]) -> Vec<Span> {
     candidates.sort_unstable();
     candidates.dedup_by_key(|candidate| candidate.start);
     let mut spans = Layout { spans: Vec::with_capacity(candidates.len()), open: Vec::new(), at: 0 };
@@ -256,7 +294,8 @@ fn lay_out(mut candidates: Vec<Candidate>) -> Vec<Span> {
     for (index, candidate) in candidates.iter().enumerate() {
         let end = if candidate.unsized_ {
             let next = candidates.get(index + 1).map_or(u64::MAX, Candidate::start);
-            next.min(candidate.limit)
+            let other = unwound.partition_point(|&start| start <= candidate.start);
+            next.min(candidate.limit).min(unwound.get(other).copied().unwrap_or(u64::MAX))
         } else {
             candidate.end()
         };
@@ -318,7 +357,7 @@ mod tests {
     }
 
     fn spans(candidates: Vec<Candidate>) -> Vec<(u64, u64, u32)> {
-        lay_out(candidates).iter().map(|span| (span.start, span.end, span.name.offset)).collect()
+        lay_out(candidates, &[]).iter().map(|span| (span.start, span.end, span.name.offset)).collect()
     }
 
     #[test]
@@ -329,6 +368,13 @@ mod tests {
     #[test]
     fn a_symbol_without_size_reaches_to_the_next_or_the_section_end() {
         assert_eq!(spans(vec![candidate(10, 0, 1), candidate(20, 0, 2)]), [(10, 20, 1), (20, 1000, 2)]);
+    }
+
+    #[test]
+    fn a_symbol_without_size_ends_where_another_function_has_unwind_information() {
+        let spans = lay_out(vec![candidate(10, 0, 1), candidate(30, 10, 2)], &[10, 14, 30, 34]);
+        let spans: Vec<_> = spans.iter().map(|span| (span.start, span.end, span.name.offset)).collect();
+        assert_eq!(spans, [(10, 14, 1), (30, 40, 2)]);
     }
 
     #[test]

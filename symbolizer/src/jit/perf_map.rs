@@ -1,4 +1,4 @@
-//! `/tmp/perf-PID.map`: a line of text for each piece of code, `START SIZE NAME`, the numbers in hexadecimal.
+//! `/tmp/perf-PID.map`: a line of text for each piece of code, `START SIZE NAME`, the numbers in hexadecimal, a space or a tab between.
 
 use std::sync::Arc;
 
@@ -53,7 +53,7 @@ impl<'a> PerfMap<'a> {
 
 impl<'a> PerfMapLine<'a> {
     fn parse(line: &'a [u8]) -> Option<Self> {
-        let mut words = line.splitn(3, |&byte| byte == b' ');
+        let mut words = line.splitn(3, |&byte| matches!(byte, b' ' | b'\t'));
         let start = hexadecimal(words.next()?)?;
         let size = hexadecimal(words.next()?)?;
         let name = words.next()?.trim_ascii();
@@ -117,6 +117,13 @@ mod tests {
         assert_eq!(name(text, 0x1010), None);
         assert_eq!(name(text, 0x2000).unwrap(), "py::f:/a b.py");
         assert_eq!(name("1000 10 _ZN5space3fooEii", 0x1001).unwrap(), "space::foo(int, int)");
+    }
+
+    #[test]
+    fn tabs_part_words_as_spaces_do() {
+        let text = "1000\t10\ttabbed\n2000 10\ta\tb\n";
+        assert_eq!(name(text, 0x1000).unwrap(), "tabbed");
+        assert_eq!(name(text, 0x2000).unwrap(), "a\tb");
     }
 
     #[test]

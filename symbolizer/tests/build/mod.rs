@@ -26,6 +26,10 @@ impl Program {
         Self::compile("cc", "program.s", source, options)
     }
 
+    pub(crate) fn fortran(source: &str, options: &[&str]) -> Option<Self> {
+        Self::compile("gfortran", "program.f90", source, options)
+    }
+
     pub(crate) fn rust(source: &str, options: &[&str]) -> Option<Self> {
         Self::compile("rustc", "program.rs", source, options)
     }
@@ -57,7 +61,10 @@ impl Program {
         let file = directory.path().join(name);
         std::fs::write(&file, source).expect("a source file");
         let path = directory.path().join("program");
-        run(Command::new(compiler).args(options).arg("-o").arg(&path).arg(&file))?;
+        let mut command = Command::new(compiler);
+        // Some write more than is asked for.
+        command.current_dir(directory.path());
+        run(command.args(options).arg("-o").arg(&path).arg(&file))?;
         Some(Self { directory, path })
     }
 
@@ -83,7 +90,7 @@ impl Program {
         let ranges: Vec<_> = listed
             .lines()
             .filter_map(|line| match line.split_whitespace().collect::<Vec<_>>()[..] {
-                [_, name, size, address, ..] if name.starts_with(".plt") => {
+                [_, name, size, address, ..] if name.starts_with(".plt") || name == ".iplt" => {
                     Some((u64::from_str_radix(address, 16).ok()?, u64::from_str_radix(size, 16).ok()?))
                 }
                 _ => None,
