@@ -272,11 +272,11 @@ unsafe extern "C" fn sigaction(
     0
 }
 
-/// Signals in whose handlers the program wants ours to be blocked, a bit each.
+/// A bit for each signal whose handler is to run with ours blocked, as the program wants it.
 static BLOCKED_IN: AtomicU64 = AtomicU64::new(0);
 
-/// Sets the action of another signal, with ours never blocked in its handler: what a handler did meanwhile would count where it
-/// returns to. What the program wanted is what it is told.
+/// Sets the action of another signal, with ours never blocked in its handler: what the handler does would count where it returns
+/// to. A program that asks for the action gets the one that it has set.
 ///
 /// # Safety
 ///
@@ -286,8 +286,11 @@ unsafe fn act_with_ours_open(
     action: *const libc::sigaction,
     before: *mut libc::sigaction,
 ) -> c_int {
-    let bit =
-        |signal: c_int| u32::try_from(signal - 1).ok().and_then(|at| 1_u64.checked_shl(at)).unwrap_or(0);
+    // What is no signal has none: the C library refuses it.
+    let bit = |signal: c_int| {
+        let at = signal.checked_sub(1).and_then(|at| u32::try_from(at).ok());
+        at.and_then(|at| 1_u64.checked_shl(at)).unwrap_or(0)
+    };
     let (ours, this) = (bit(handler::signal()), bit(signal));
     // SAFETY: both pointers are null or valid, as the caller answers for; a set is at least eight bytes of bits.
     unsafe {

@@ -1,6 +1,6 @@
-//! Interposed functions of the C library that set what is done about signals, as System V had them: the C library's own do not call
-//! its `sigaction` or `sigprocmask`, where ours would see it. As there, what is done about our signal stays, and it is never
-//! blocked.
+//! Interposed functions of the C library that set what is done about signals, as System V had them. Within the C library they do not
+//! go through `sigaction` or `sigprocmask`, which are interposed (`interpose`). As there, what is done about our signal stays, and
+//! it is never blocked.
 
 use core::ffi::c_int;
 

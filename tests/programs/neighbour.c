@@ -162,7 +162,7 @@ static void handles(void)
     check(!sigaction(SIGUSR1, NULL, &now) && !sigismember(&now.sa_mask, SIGRTMAX - 5), "another mask");
 }
 
-/* The same by system calls of its own, which nobody sees. */
+/* The same by system calls of its own, which no library sees. */
 static void kept(void)
 {
     uint64_t all = ~0ull, before;

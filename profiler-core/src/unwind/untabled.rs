@@ -100,8 +100,8 @@ fn above_pushed_registers(
     read: impl Fn(u64) -> Option<u64>,
 ) -> Option<Caller> {
     let slots = (0..=SAVED_REGISTERS + 1).filter_map(|word| sp.checked_add(8 * word));
-    let words = slots.take_while(|&slot| slot != bp).filter_map(|slot| Some((slot, read(slot)?)));
-    let (slot, ip) = words.into_iter().find(|&(_, word)| is_code(word.wrapping_sub(1)))?;
+    let mut words = slots.take_while(|&slot| slot != bp).filter_map(|slot| Some((slot, read(slot)?)));
+    let (slot, ip) = words.find(|&(_, word)| is_code(word.wrapping_sub(1)))?;
     let leads_to_frame =
         |outer: u64| outer > slot && outer.checked_add(8).and_then(&read).is_some_and(&is_return_address);
     let pushed = (sp..slot).step_by(8).filter_map(&read).find(|&word| leads_to_frame(word));
@@ -181,6 +181,20 @@ mod tests {
     fn assembly_with_a_frame_is_left_by_its_frame_pointer() {
         let words = [7, 7, SP + 64, OUTER];
         assert_eq!(innermost(SP + 16, true, &words), Ok(Caller { ip: OUTER, sp: SP + 32, bp: SP + 64 }));
+    }
+
+    #[test]
+    fn in_a_file_pushed_registers_are_passed_over_before_the_frame_pointer_is_believed() {
+        let bp = SP + 40;
+        let words = [7, 7, CODE, 0, 0, SP + 64, OUTER];
+        let read = |address: u64| words.get(usize::try_from(address.checked_sub(SP)? / 8).ok()?).copied();
+        let is_code = |word| (0x40_0000..0x42_0000).contains(&word);
+        let found =
+            |in_file, is_return: fn(u64) -> bool| of_innermost(SP, bp, in_file, is_code, is_return, read);
+        let framed = Ok(Caller { ip: OUTER, sp: SP + 56, bp: SP + 64 });
+        assert_eq!(found(true, |word| word == CODE), Ok(Caller { ip: CODE, sp: SP + 24, bp }));
+        assert_eq!(found(true, |_| false), framed);
+        assert_eq!(found(false, |word| word == CODE), framed, "generated code has a frame");
     }
 
     #[test]

@@ -29,7 +29,7 @@ pub(super) struct PerfMapFile {
     read: Mutex<Read>,
     /// Whether what was looked for in vain may be at its beginning, which was not read.
     is_cut: AtomicBool,
-    /// Whether nobody writes to it any more.
+    /// Whether the process that writes to it has ended.
     is_final: AtomicBool,
     lengths: Lengths,
 }

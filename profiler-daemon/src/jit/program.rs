@@ -297,7 +297,7 @@ impl JitProgram {
         }
     }
 
-    /// Nothing of it runs any more: nobody writes what is half written.
+    /// Nothing of it runs any more: what is half written stays so.
     pub(super) fn finish(&self) {
         self.own.finish();
     }

@@ -56,7 +56,7 @@ fn a_chain_without_any_caller_is_not_trusted_however_short_the_stack() {
     let decided = (0..2 * FIRST_STACKS).find_map(|at| compare(&mut choice, stacks[at as usize % 2]));
     assert_eq!(decided, Some(Method::Dwarf));
     assert_eq!(choice.judge(&[10], false, StackEnd::Inner, in_place), Outcome::Broken);
-    // A function that nobody calls has no other chain.
+    // A function without a caller has no other chain.
     let mut choice = MethodChoice::auto();
     assert_eq!((0..TRIAL_SAMPLES).find_map(|_| compare(&mut choice, &[10])), Some(Method::Fp));
 }
