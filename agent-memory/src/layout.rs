@@ -9,7 +9,7 @@ use crate::slot::SLOT_WORDS;
 /// "sweetspt", so that nothing else is taken for this memory.
 const MAGIC: u64 = u64::from_le_bytes(*b"sweetspt");
 /// Of layout and meaning. An agent of another version leaves the process alone.
-const VERSION: u64 = 5;
+const VERSION: u64 = 4;
 
 /// Threads that can be sampled at a time.
 pub const SLOTS: usize = 4096;

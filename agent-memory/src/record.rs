@@ -4,7 +4,7 @@
 /// others, and zeros behind them.
 pub const REGISTERS: usize = 17;
 /// Words of a sample before its copy of the stack.
-pub const SAMPLE_HEAD_WORDS: usize = 6 + REGISTERS;
+pub const SAMPLE_HEAD_WORDS: usize = 5 + REGISTERS;
 /// Words before the text of a record that has one.
 const TEXT_AT: usize = 3;
 /// Words before the name in a record of a beginning.
@@ -39,11 +39,8 @@ impl RecordKind {
 pub struct SampleHead {
     /// Monotonic clock (ns).
     pub time_ns: u64,
-    /// CPU time that it stands for, up to when its timer expired (ns).
+    /// CPU time that it stands for (ns).
     pub weight_ns: u64,
-    /// CPU time from then on until the signal came, in whole intervals (ns): until the next tick of the kernel, or for as long
-    /// as the thread kept the signal blocked.
-    pub late_ns: u64,
     /// What the handler took, up to its last look at the clock (ns).
     pub handler_ns: u64,
     /// Bytes of stack that were asked for.
@@ -58,9 +55,9 @@ impl SampleHead {
     pub fn words(&self, words: usize) -> [u64; SAMPLE_HEAD_WORDS] {
         let mut out = [0; SAMPLE_HEAD_WORDS];
         out[0] = RecordKind::Sample.heading(words);
-        (out[1], out[2], out[3], out[4], out[5]) =
-            (self.time_ns, self.weight_ns, self.handler_ns, self.requested_bytes, self.late_ns);
-        out[6..].copy_from_slice(&self.registers);
+        (out[1], out[2], out[3], out[4]) =
+            (self.time_ns, self.weight_ns, self.handler_ns, self.requested_bytes);
+        out[5..].copy_from_slice(&self.registers);
         out
     }
 }
@@ -134,8 +131,7 @@ fn sample(words: &[u64]) -> Option<FoundRecord<'_>> {
         weight_ns: head[2],
         handler_ns: head[3],
         requested_bytes: head[4],
-        late_ns: head[5],
-        registers: head[6..].try_into().ok()?,
+        registers: head[5..].try_into().ok()?,
     };
     Some(FoundRecord::Sample(head, stack))
 }
@@ -167,7 +163,6 @@ mod tests {
         let head = SampleHead {
             time_ns: 1,
             weight_ns: 2,
-            late_ns: 5,
             handler_ns: 3,
             requested_bytes: 4,
             registers: [9; REGISTERS],

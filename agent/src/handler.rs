@@ -130,11 +130,10 @@ fn on_expiry(
     if memory.is_over(begin_ns) {
         return disarm(thread, &slot);
     }
-    let weight_ns = thread.interval_ns.load(Relaxed);
-    let late_ns = weight_ns.wrapping_mul(u64::from(overrun.max(0) as u32));
-    let expires_ns = thread.expires_ns.load(Relaxed).wrapping_add(weight_ns).wrapping_add(late_ns);
-    thread.expires_ns.store(expires_ns, Relaxed);
-    if !take_sample(&memory, &slot, thread, (begin_ns, weight_ns, late_ns), at) {
+    let passed = u64::from(overrun.max(0) as u32) + 1;
+    let weight_ns = thread.interval_ns.load(Relaxed).wrapping_mul(passed);
+    thread.expires_ns.store(thread.expires_ns.load(Relaxed).wrapping_add(weight_ns), Relaxed);
+    if !take_sample(&memory, &slot, thread, begin_ns, weight_ns, at) {
         slot.note_dropped();
     }
     redraw(&memory, thread, begin_ns);
@@ -146,7 +145,8 @@ fn take_sample(
     memory: &Memory<'_>,
     slot: &Slot<'_>,
     thread: &Thread,
-    (time_ns, weight_ns, late_ns): (u64, u64, u64),
+    begin_ns: u64,
+    weight_ns: u64,
     at: &Interrupted,
 ) -> bool {
     let Some(ring) = slot.ring() else { return false };
@@ -163,9 +163,8 @@ fn take_sample(
     }
     let words = entry.words();
     let head = SampleHead {
-        time_ns,
+        time_ns: begin_ns,
         weight_ns,
-        late_ns,
         handler_ns: 0,
         requested_bytes: requested,
         registers: at.registers,
@@ -177,7 +176,7 @@ fn take_sample(
         let word = unsafe { core::ptr::read_volatile((at.sp as *const u64).wrapping_add(index)) };
         entry.put(SAMPLE_HEAD_WORDS + index, word);
     }
-    entry.put(HANDLER_NS_AT, sys::monotonic_ns().wrapping_sub(time_ns));
+    entry.put(HANDLER_NS_AT, sys::monotonic_ns().wrapping_sub(begin_ns));
     entry.publish();
     true
 }

@@ -1,7 +1,7 @@
 /* A program that a guest in its process may not disturb: it checks what a signal handler of others could change.
  * It prints one line, and its status is 0 only if everything is as it would be without the guest.
  *
- *   neighbour errno|restart|prof|masks|inside|kept|actions|sysv|altstack|children|threads|c11|coroutine|cloned|exits|late|strict|stricter|filtered|closed|open|spin SECONDS
+ *   neighbour errno|restart|prof|masks|inside|actions|sysv|altstack|children|threads|c11|coroutine|cloned|exits|late|strict|stricter|filtered|closed|open|spin SECONDS
  */
 #define _GNU_SOURCE
 #include "clock.h"
@@ -160,18 +160,6 @@ static void handles(void)
     sigemptyset(&action.sa_mask);
     check(!sigaction(SIGUSR1, &action, &now) && sigismember(&now.sa_mask, SIGRTMAX - 5) == 1, "another mask");
     check(!sigaction(SIGUSR1, NULL, &now) && !sigismember(&now.sa_mask, SIGRTMAX - 5), "another mask");
-}
-
-/* The same by system calls of its own, which no library sees. */
-static void kept(void)
-{
-    uint64_t all = ~0ull, before;
-    for (int i = 0; i < 8; i++) {
-        out_of_handler();
-        check(!syscall(SYS_rt_sigprocmask, SIG_BLOCK, &all, &before, sizeof all), "no mask");
-        in_handler(0);
-        check(!syscall(SYS_rt_sigprocmask, SIG_SETMASK, &before, NULL, sizeof all), "no mask");
-    }
 }
 
 /* A thread that blocks every signal, as workers of servers do. */
@@ -522,7 +510,6 @@ int main(int argc, char **argv)
     else if (!strcmp(what, "prof")) prof();
     else if (!strcmp(what, "masks")) masks();
     else if (!strcmp(what, "inside")) handles();
-    else if (!strcmp(what, "kept")) kept();
     else if (!strcmp(what, "actions")) actions();
     else if (!strcmp(what, "sysv")) sysv();
     else if (!strcmp(what, "altstack")) altstack();

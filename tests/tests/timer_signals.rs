@@ -242,17 +242,6 @@ fn a_handler_that_blocks_every_signal_has_its_own_time() -> Result<()> {
     Ok(())
 }
 
-/// Where signals are blocked by system calls that nothing can see, nothing is made up.
-#[test]
-fn time_in_which_signals_are_kept_back_is_in_no_function_and_said() -> Result<()> {
-    let stats = undisturbed("kept", 10)?;
-    let (summary, notes) = (&stats.summary, &stats.summary.notes);
-    ensure!(notes.iter().any(|note| note.contains("kept the profiler's signal back")), "{notes:?}");
-    let missing = 1.0 - summary.weight_s / summary.target_cpu_s;
-    ensure!(missing > 0.5, "only {missing} of the CPU time is in no function");
-    Ok(())
-}
-
 /// On a stack of its own, behind which there is no memory.
 #[test]
 fn a_handler_on_its_own_stack_is_sampled_there() -> Result<()> {

@@ -95,7 +95,7 @@ fn not_sampled(run: &Run, seen: VisiblePart) -> String {
     let whose = match seen {
         VisiblePart::Agents => {
             "programs without the library (static, musl, with other rights), or threads that were too \
-             short, started late, kept signals back or cannot be signalled"
+             short, started late or cannot be signalled"
         }
         VisiblePart::Everything | VisiblePart::UserCode => {
             "processes at their end, when Linux frees their memory (since 6.16 it ends events before that), \

@@ -49,10 +49,6 @@ use crate::sys::{clock, limits, procfs, self_copy, signal_cost};
 
 /// The largest weight of a sample (ns); a larger one is not a valid record.
 const HEAVIEST_NS: u64 = 3_600_000_000_000;
-/// A signal that comes more ticks of the kernel after its timer expired was kept back by the thread.
-const LATE_TICKS: u64 = 4;
-/// CPU time in which signals were kept back that needs no word (ns).
-const MOST_KEPT_BACK_NS: u64 = 100_000_000;
 /// CPU time of short-lived threads that may go unsampled before the user is informed (ms).
 const MOST_UNSEEN_MS: u64 = 100;
 /// Threads that may start before the next look, if there are few.
@@ -275,13 +271,6 @@ impl Source for TimerSampler {
                 "{unannounced} threads were not sampled: they were created without the C library (by `clone`)"
             ));
         }
-        if self.target.kept_back_ns > MOST_KEPT_BACK_NS {
-            let kept_back_s = self.target.kept_back_ns as f64 * 1e-9;
-            lines.push(format!(
-                "{kept_back_s:.1} s of CPU time were not sampled: threads kept the profiler's signal back, in handlers or by system calls \
-                 of their own; the perf backend sees them"
-            ));
-        }
         lines.extend(self.shared.shortfalls());
         lines
     }
@@ -372,8 +361,6 @@ struct TargetRecords {
     /// The process that everything else descends from.
     root: u32,
     times: Vec<HandlerTime>,
-    /// CPU time in which threads kept the signal back (ns).
-    kept_back_ns: u64,
     /// What a sample costs outside of its handler, if that can be derived from each.
     at_tick: Option<AtTick>,
     /// When they are read (ns): whatever a program wrote into them, none is later.
@@ -393,9 +380,10 @@ impl TargetRecords {
                 bytes.clear();
                 bytes.extend(stack.iter().flat_map(|word| word.to_ne_bytes()));
                 self.time(&head, bytes.len());
-                let weight_ns = self.weight_ns(&head).min(HEAVIEST_NS);
-                let sample = sample(thread, head.time_ns.min(self.now_ns), &head, bytes);
-                handle(Drained::Record(Record::Sample(sample), weight_ns));
+                handle(Drained::Record(
+                    Record::Sample(sample(thread, head.time_ns.min(self.now_ns), &head, bytes)),
+                    head.weight_ns.min(HEAVIEST_NS),
+                ));
             }
             Ok(FoundRecord::Forked(begun)) => {
                 handle(Drained::Record(Record::Fork(self.forked(thread, &begun)), 0));
@@ -416,16 +404,6 @@ impl TargetRecords {
             }
             Err(_) => handle(Drained::Undecodable),
         }
-    }
-
-    /// CPU time that a sample stands for (ns). What was used while the thread kept its signal back, in a handler that blocks all
-    /// signals or by a system call of its own, was used elsewhere than where the signal then came: it is in no function.
-    fn weight_ns(&mut self, head: &SampleHead) -> u64 {
-        if head.late_ns <= LATE_TICKS * signal_cost::tick_ns() {
-            return head.weight_ns.saturating_add(head.late_ns);
-        }
-        self.kept_back_ns = self.kept_back_ns.saturating_add(head.late_ns.min(HEAVIEST_NS));
-        head.weight_ns
     }
 
     /// The fork record of a process, with its parent if that is known, else with the first process, which adopts

@@ -26,12 +26,8 @@ fn write(slot: &Slot<'_>, words: &[u64]) -> bool {
 }
 
 fn sample_at(time_ns: u64, weight_ns: u64, stack: &[u64]) -> Vec<u64> {
-    late_sample_at(time_ns, weight_ns, 0, stack)
-}
-
-fn late_sample_at(time_ns: u64, weight_ns: u64, late_ns: u64, stack: &[u64]) -> Vec<u64> {
-    let registers = [7; REGISTERS];
-    let head = SampleHead { time_ns, weight_ns, late_ns, handler_ns: 900, requested_bytes: 4096, registers };
+    let head =
+        SampleHead { time_ns, weight_ns, handler_ns: 900, requested_bytes: 4096, registers: [7; REGISTERS] };
     [&head.words(SAMPLE_HEAD_WORDS + stack.len()), stack].concat()
 }
 
@@ -79,26 +75,6 @@ fn samples_of_all_threads_come_in_the_order_of_time_and_young_ones_wait() {
     assert!(!sampler.has_records() && sampler.clock_count() == 1);
     let times = sampler.take_handler_times();
     assert_eq!((times.len(), times[0].time_ns, times[0].stack_bytes), (4, 900.0, 16));
-}
-
-#[test]
-fn what_a_thread_used_while_it_kept_the_signal_back_is_in_no_function_and_said() {
-    let mut sampler = sampler(70);
-    let shared = Arc::clone(&sampler.shared.memory);
-    let memory = Memory::open(shared.words()).unwrap();
-    let slot = memory.slot(memory.claim(70, 70).unwrap()).unwrap();
-    let tick_ns = signal_cost::tick_ns();
-    assert!(write(&slot, &late_sample_at(10, 100, LATE_TICKS * tick_ns, &[])));
-    let usual_ns = 100 + LATE_TICKS * tick_ns;
-    assert_eq!(told(&mut sampler, 50), [format!("sample of 70 at 10 for {usual_ns} with 0")]);
-    assert!(!sampler.shortfalls().iter().any(|line| line.contains("kept")));
-    assert!(write(&slot, &late_sample_at(60, 100, 1_500_000_000, &[])));
-    assert_eq!(told(&mut sampler, 100), ["sample of 70 at 60 for 100 with 0"]);
-    let lines = sampler.shortfalls();
-    assert!(
-        lines.iter().any(|line| line.starts_with("1.5 s of CPU time were not sampled: threads kept")),
-        "{lines:?}"
-    );
 }
 
 /// A program can write anything into its own ring.
